@@ -479,7 +479,7 @@ def test_the_summary_lists_the_first_alerts(run):
         "alert at step 40",
         "alert at step 60",
     ]
-    assert said[3].startswith("and 1 more alerts")
+    assert said[3].startswith("and 1 more alert,")
 
 
 def printed(store, **changes):

@@ -198,6 +198,14 @@ def test_the_table_runs_its_own_script_alone():
     assert "<code>&lt;b&gt;</code>" in text
 
 
+def test_a_fault_in_a_page_is_no_missing_run(client, index, monkeypatch):
+    """Any KeyError while a page is made is answered by 404, "its files may be deleted"."""
+    monkeypatch.setattr("repdyn.views.watch.app.page", lambda *_, **__: {}["a fault"])
+    (key, *_) = index.summaries
+    with pytest.raises(KeyError, match="a fault"):
+        client.get(f"/run/{key}")
+
+
 def test_the_page_of_a_run_is_its_report_and_says_where_its_events_are(client, index):
     key = key_of(index, "first")
     text = client.get(f"/run/{key}").text

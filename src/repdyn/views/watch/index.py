@@ -34,7 +34,7 @@ INTERVAL = 2.0
 """Seconds between two looks for new measurements."""
 METRICS = ("two_nn", "anisotropy")
 """Metrics of which the table shows the mean over layers."""
-_SHOWN = tuple(dict.fromkeys((*SUBSETS, *CLOUDS)))
+_SHOWN: tuple[str, ...] = tuple(dict.fromkeys((*SUBSETS, *CLOUDS)))
 """The subsets that it shows them on."""
 log = logging.getLogger(__name__)
 
