@@ -238,9 +238,9 @@ def export_store(
             for destination in dict.fromkeys(to):
                 n_steps = None
                 opened = open_logger(destination, name, into, project=project, online=online)
-                with opened as (logger, place), attempt():
+                with opened as (logger, location), attempt():
                     n_steps = export([logger], log_layers=log_layers)
-                yield Exported(name, place, n_steps)
+                yield Exported(name, location, n_steps)
 
 
 def _require_log_layers(log_layers: LogLayers, frames: Iterable[pd.DataFrame]) -> None:
@@ -297,16 +297,16 @@ def open_logger(
             logger.finalize("success")
         return
     if to == "mlflow":
-        logger, place = _mlflow_logger(run, folder, project)
+        logger, location = _mlflow_logger(run, folder, project)
     elif to == "trackio":
         from repdyn.views.publish.trackio import TrackioLogger
 
         logger = TrackioLogger(project, run, resume="never", auto_log_cpu=False, auto_log_gpu=False)
-        place = f"Trackio, run {run}; trackio show --project {project}"
+        location = f"Trackio, run {run}; trackio show --project {project}"
     else:
         logger = _folder_logger(to, run, folder)
-        place = str(logger.log_dir)
-    yield logger, place
+        location = str(logger.log_dir)
+    yield logger, location
     logger.finalize("success")
 
 
