@@ -20,7 +20,8 @@ from repdyn.metrics.logged import logged_values
 from repdyn.views import plots
 from repdyn.views.alerts import RULES, AlertEvaluator, Rule, find_alerts
 from repdyn.views.charts.axes import heatmap_scale
-from repdyn.views.figures.run import all_figures
+from repdyn.views.figures.panes import APART, LARGE
+from repdyn.views.figures.run import all_figures, over_depth
 from repdyn.views.judging import comparison_statements, stacks_of_run
 from repdyn.views.judging.findings import findings
 from repdyn.views.publish.loggers import WandbTarget, layout_of
@@ -372,6 +373,11 @@ def test_a_cloud_far_above_leaves_the_other_its_shades(run):
     }
     assert highest["all"] < 20
     assert highest["types"] == 58
+    # nor does the other lie flat in its panel, which the caption says
+    profiles = over_depth(described, ["two_nn"], "TwoNN", LARGE)
+    ends = [axes.get_ylim()[1] for axes in profiles.axes]
+    assert ends[0] < 20 < 55 < ends[1]
+    assert APART in profiles.get_suptitle().replace("\n", " ")
 
 
 @of_each_cloud

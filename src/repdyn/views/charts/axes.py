@@ -88,8 +88,12 @@ def scaled_by_blocks(lines: Sequence[Line]) -> list[Line]:
     at_zero = [line for line in lines if len(line.x) > 1 and line.x[0] == 0]
     highest = _highest(np.asarray(line.y, float)[:1] for line in at_zero)
     blocks = [_without_first(line) if line in at_zero else line for line in lines]
-    highest_block = _highest(np.asarray(line.y, float) for line in blocks)
-    return blocks if highest > FLATTENING * highest_block > 0 else list(lines)
+    return blocks if highest > FLATTENING * highest_of(blocks) > 0 else list(lines)
+
+
+def highest_of(lines: Iterable[Line]) -> float:
+    """Return the highest finite value of some lines; minus infinity without any."""
+    return _highest(np.asarray(line.y, float) for line in lines)
 
 
 def _highest(values: Iterable[np.ndarray]) -> float:

@@ -4,13 +4,13 @@ are arranged.
 
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle
 from typing import Any, Literal, NamedTuple
 
 from repdyn.metrics.names import base_name
-from repdyn.views.charts.axes import BEYOND, axis_of_lines, scaled_by_blocks
+from repdyn.views.charts.axes import BEYOND, FAR_ABOVE, axis_of_lines, highest_of, scaled_by_blocks
 from repdyn.views.charts.description import Chart, Line, Panel
 from repdyn.views.charts.lines import notes
 from repdyn.views.display import display_of
@@ -35,6 +35,7 @@ LARGE = (4.6, 3.4)
 """Size of a panel of a single metric."""
 WIDE = (6.4, 2.6)
 """Size of a panel across the whole figure."""
+APART = "panels that lie far higher have a scale of their own"
 _MAX_COLUMNS = 4
 _TITLE_WIDTH = {SMALL: 50, LARGE: 50, WIDE: 80}
 
@@ -92,10 +93,11 @@ class Pane:
             return shades(ORDERED, len(self.traces), 0.05, 0.85)
         if self.pair:
             return SUBSET_COLOURS[0], SUBSET_COLOURS[-1]
-        colours = [
-            None if trace.layer is not None else CLOUD_COLOURS.get(trace.subset)
-            for trace in self.traces
-        ]
+        colours: list[str | None] = []
+        for trace in self.traces:
+            colour = None if trace.layer is not None else CLOUD_COLOURS.get(trace.subset)
+            # of two clouds without repeats the first has it
+            colours.append(None if colour in colours else colour)
         left = [colour for colour in SUBSET_COLOURS if colour not in colours]
         if any(colours):
             left.sort(key=lambda colour: colour in CLOUD_COLOURS.values())
@@ -259,20 +261,21 @@ class Board:
         caption: str = "",
         **texts: Any,
     ) -> Chart:
-        """Return the chart of a panel for each pane, here given titles, one scale for the panels of
-        one quantity, and labels of the x axis on the lowest, with room in inches for a legend of
-        all and for those in a column."""
-        lines: defaultdict[str, list[Line]] = defaultdict(list)
-        for pane, panel in zip(self.panes, panels, strict=True):
-            lines[pane.quantity] += panel.lines
+        """Return the chart of a panel for each pane, here given titles, the scales of
+        :meth:`_on_scales`, and labels of the x axis on the lowest, with room in inches for a legend
+        of all and for those in a column."""
+        on_scales = self._on_scales(panels)
+        n_quantities = len({pane.quantity for pane in self.panes})
+        if len(set(map(id, on_scales))) > n_quantities:
+            caption = notes(caption, APART)
         if is_over_depth:
-            scaling = {quantity: scaled_by_blocks(of_all) for quantity, of_all in lines.items()}
-            caption = notes(caption, BEYOND if scaling != lines else "")
-            lines.update(scaling)
+            by_blocks = [scaled_by_blocks(lines) for lines in on_scales]
+            caption = notes(caption, BEYOND if by_blocks != on_scales else "")
+            on_scales = by_blocks
         arranged = []
         for number, (panel, pane) in enumerate(zip(panels, self.panes, strict=True)):
             x = panel.x if number + self.columns >= len(panels) else replace(panel.x, label="")
-            y = axis_of_lines(pane.metric, lines[pane.quantity], pane.unit)
+            y = axis_of_lines(pane.metric, on_scales[number], pane.unit)
             if self.panel == LARGE and number % self.columns:
                 y = replace(y, label="")
             arranged.append(replace(panel, title=self._title(pane) + panel.title, x=x, y=y))
@@ -291,6 +294,23 @@ class Board:
             **texts,
         )
 
+    def _on_scales(self, panels: Sequence[Panel]) -> list[list[Line]]:
+        """Return for each panel the lines that share its scale: those of one quantity, but for what
+        reaches more than :data:`FAR_ABOVE` times as high, beside which they would lie flat."""
+        by_quantity: defaultdict[str, list[int]] = defaultdict(list)
+        for number, pane in enumerate(self.panes):
+            by_quantity[pane.quantity].append(number)
+        on_scales: list[list[Line]] = [[] for _ in panels]
+        for numbers in by_quantity.values():
+            groups = [numbers]
+            if "log" not in display_of(self.panes[numbers[0]].metric).scale:
+                groups = _in_reach({number: highest_of(panels[number].lines) for number in numbers})
+            for group in groups:
+                shared = [line for number in group for line in panels[number].lines]
+                for number in group:
+                    on_scales[number] = shared
+        return on_scales
+
     def _title(self, pane: Pane) -> str:
         width = _TITLE_WIDTH[self.panel]
         if self.panel == SMALL:
@@ -308,3 +328,20 @@ class Board:
         # the title of the figure names the only metric
         title = "" if has_one_metric and self.panel == LARGE else pane.title
         return textwrap.fill(", ".join(filter(None, [title, tokens])), width)
+
+
+def _in_reach(highest: Mapping[int, float]) -> list[list[int]]:
+    """Return panels in groups, each without those above which its highest lies far, given how high
+    each panel reaches.
+
+    >>> _in_reach({0: 5.0, 1: 58.0, 2: 4.0})
+    [[1], [0, 2]]
+    """
+    groups = []
+    left = list(highest)
+    while left:
+        top = max(highest[number] for number in left)
+        group = [number for number in left if not top > FAR_ABOVE * highest[number] > 0]
+        groups.append(group)
+        left = [number for number in left if number not in group]
+    return groups
