@@ -9,7 +9,7 @@ import torch
 from small import Block, HandWritten, random_tokens
 from torch import nn
 
-from repdyn import Probe, measure
+from repdyn import Probe, layer_states, measure
 from repdyn.capture.capture import capture, causality
 from repdyn.capture.model import locate
 from repdyn.capture.trial import prepare
@@ -485,3 +485,11 @@ def test_what_else_is_asked_for_does_not_change_what_a_model_draws(small_probe):
         for metrics in (["norm"], ["norm", "token_cosine_attention"])
     )
     assert alone == beside
+
+
+def test_states_that_were_read_are_not_read_again_in_silence():
+    """A second loop over them, as of a cell run twice, found no layer and drew an empty figure."""
+    states = layer_states(HandWritten(), [[5, 6, 7], [8, 9, 5]])
+    assert len(list(states)) > 1
+    with pytest.raises(ValueError, match="call layer_states again"):
+        list(states)

@@ -302,7 +302,7 @@ WEIGHT = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
             "trust_remote_code=True",
         ),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"short"), "does not load"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"short"), "download it again"),
     ],
     ids=["missing", "nan", "shape", "fewer layers", "unknown", "own code", "adapter", "cut"],
 )

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from gguf_files import write_gguf
-from hub_fixtures import SIZES, save_again
+from hub_fixtures import SIZES, save_again, save_family
 from jobs import batches, tiny_language_model, tracker, trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors.torch import load_file, save_file
@@ -38,7 +38,7 @@ from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepS
 from repdyn.checkpoints.hub import Hub
 from repdyn.checkpoints.local import find_checkpoints
 from repdyn.checkpoints.measuring import check_comparable
-from repdyn.checkpoints.options import Loading
+from repdyn.checkpoints.options import Loading, SweepOptions
 from repdyn.checkpoints.published import select_targets
 from repdyn.checkpoints.suites import PublishedModel
 from repdyn.checkpoints.sweep import prepare
@@ -315,6 +315,47 @@ def test_files_of_weights_are_loaded_by_a_function_of_ones_own(tmp_path, probe, 
     )
 
 
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [(None, "got NoneType; return the model"), ({"weight": 1}, "load them into a model")],
+)
+def test_a_function_that_returns_no_model_is_told_so(tmp_path, probe, returned, what):
+    """It was "'NoneType' object has no attribute 'to'"."""
+    swept = repdyn.sweep([(1, lambda: returned)], probe=probe, store=tmp_path, **QUIET)
+    assert what in swept.failures[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+        (b"", "it is empty; save, copy or download it again"),
+        (None, "save, copy or download it again"),
+    ],
+)
+def test_files_of_weights_that_are_not_whole_are_called_so(family, tmp_path, probe, content, what):
+    """ "header too large" says neither what is there nor what to do."""
+    path = family[8] / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
+    swept = repdyn.sweep(family[8].parent, probe=probe, store=tmp_path / "store", **QUIET)
+    assert len(swept.measured) == 2
+    (failure,) = swept.failures
+    assert what in failure
+
+
+def test_a_folder_without_checkpoints_says_what_is_there(tmp_path, family, probe):
+    """It "got none", where there were files of weights, or the checkpoints of two trainings."""
+    trainings = tmp_path / "trainings"
+    shutil.copytree(family[0].parent, trainings / "seed1")
+    with pytest.raises(ValueError, match=r"got folders of them: seed1; sweep one, such as .*seed1"):
+        repdyn.sweep(trainings, probe=probe, **QUIET)
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    (weights / "step1.pt").touch()
+    with pytest.raises(ValueError, match=r"without a configuration: step1\.pt; .*load="):
+        repdyn.sweep(weights, probe=probe, **QUIET)
+
+
 def test_a_damaged_lightning_file_is_recorded_and_runs_no_code(lightning, tmp_path, probe):
     class Runs:
         def __reduce__(self):
@@ -522,6 +563,35 @@ def test_the_main_branch_is_measured_beside_branches_with_steps(hub, family, pro
         repdyn.sweep("lab/steps", revisions="maine", **settings_of_all)
 
 
+def test_a_repository_is_named_by_its_address_or_with_a_revision(hub, family, probe, tmp_path):
+    """As a browser shows it, and as load_model takes it; a path with an @ was said not to exist."""
+    hub.publish("lab/steps", "step8", family[8])
+    hub.publish("lab/steps", "step16", family[16])
+    for source, revision in {
+        "lab/steps@step8": "step8",
+        f"{hub.url}/lab/steps/tree/step16": "step16",
+    }.items():
+        swept = repdyn.sweep(source, probe=probe, store=tmp_path / "store", **QUIET)
+        assert swept.measured == (f"lab/steps {revision}",)
+    with pytest.raises(ValueError, match="leave one out"):
+        repdyn.sweep("lab/steps@step8", revisions="log", probe=probe, **QUIET)
+
+
+def test_branches_without_a_step_are_named_where_only_the_main_one_is_measured(
+    hub, family, probe, tmp_path
+):
+    """Versions and epochs were left out without a word, and could not be asked for."""
+    for name, step in {"main": 16, "v1.0": 0, "epoch-1": 8}.items():
+        hub.publish("lab/versions", name, family[step])
+    options = SweepOptions(source="lab/versions", probe=probe, store=tmp_path / "store")
+    (note,) = prepare(options).notes
+    assert {"epoch-1", "v1.0"} <= set(note.replace(",", "").split())
+    swept = repdyn.sweep(
+        "lab/versions", revisions="v1.0", probe=probe, store=tmp_path / "store", **QUIET
+    )
+    assert swept.measured == ("lab/versions (v1.0) v1.0",)
+
+
 def test_the_same_failure_of_all_ends_a_sweep(hub, family, probe, tmp_path):
     for step in range(7):
         hub.publish("lab/many", f"step{step}", family[8])
@@ -585,7 +655,11 @@ def test_the_disk_budget_holds_and_the_next_download_overlaps(tasks, tmp_path, m
 
 @pytest.mark.parametrize(
     ("changes", "what"),
-    [({"dtype": "bfloat16"}, "dtype"), ({"layers": ["layers.*"]}, "layers"), ({}, "location")],
+    [
+        ({"dtype": "bfloat16"}, "dtype"),
+        ({"layers": ["layers.*"]}, "choice of layers"),
+        ({}, "location"),
+    ],
 )
 def test_values_of_another_precision_layers_or_place_are_not_added_to_a_run(
     family, tmp_path, probe, changes, what
@@ -598,6 +672,22 @@ def test_values_of_another_precision_layers_or_place_are_not_added_to_a_run(
     with pytest.raises(ValueError, match=f"expected one {what} for the run 'mine'"):
         repdyn.sweep(other, **options | changes)
     assert open_store(tmp_path / "store").steps("mine") == [0]
+
+
+def test_a_folder_that_was_moved_goes_on_with_its_run(tmp_path, probe):
+    """With its store inside, it was refused as another training."""
+    checkpoints = tmp_path / "scratch" / "mine" / "checkpoints"
+    save_family(checkpoints, (0,))
+    options = QUIET | {"probe": probe}
+    first = repdyn.sweep(checkpoints, **options)
+    assert first.runs == ("mine/checkpoints",)
+    archive = tmp_path / "archive"
+    shutil.move(tmp_path / "scratch", archive)
+    save_family(archive / "mine" / "checkpoints", (8,))
+    swept = repdyn.sweep(archive / "mine" / "checkpoints", **options)
+    assert swept.runs == first.runs
+    assert swept.measured == ("mine/checkpoints step8",)
+    assert swept.store.steps("mine/checkpoints") == [0, 8]
 
 
 def test_a_resumed_sweep_looks_a_key_up_once_and_asks_once_what_metrics_are_meant(

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from repdyn.capture.blocks import LayerPatterns
 from repdyn.checkpoints import weights
 from repdyn.checkpoints.errors import CheckpointError, SweepStoppedError
-from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.hub import Hub, repository_and_revision
 from repdyn.checkpoints.local import checkpoints_folder, is_model
 from repdyn.checkpoints.options import Loading, available_device
 from repdyn.checkpoints.probes import (
@@ -109,7 +109,7 @@ def load_model(
 
     Args:
         source: folder of ``save_pretrained``, GGUF file, folder of a run, or hub repository, also
-            as "REPOSITORY@REVISION".
+            as "REPOSITORY@REVISION" or its address.
         revision: branch, tag or commit of the repository (default: main); name of the run's
             checkpoint.
         tokenizer: folder or repository of the tokenizer; None for the model's own.
@@ -242,13 +242,15 @@ def _short_names(folders: Sequence[Path]) -> dict[Path, str]:
 
 def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
     """Return the models of one name: a folder's, a run's, or a repository's at each revision."""
-    if not Path(model).exists():
-        return _hub_sources(model, revisions)
+    # Python has no shell around it that expands the home directory
+    path = Path(model).expanduser()
+    if not path.exists():
+        return _hub_sources(os.fspath(path), revisions)
     # a display name is cut from the path, so "." needs one; a link keeps its own name
-    folder = Path(os.path.abspath(model))
+    folder = Path(os.path.abspath(path))
     if is_model(folder) or folder.suffix == GGUF:
         return [_Source(folder, folder=folder)]
-    checkpoints = checkpoints_of_run(Path(model))
+    checkpoints = checkpoints_of_run(path)
     listed = ", ".join([*checkpoints][:_MAX_LISTED])
     if len(checkpoints) > _MAX_LISTED:
         listed += ", ..."
@@ -271,8 +273,8 @@ def _sources_of(model: str, revisions: Sequence[str]) -> list[_Source]:
 def _hub_sources(model: str, revisions: Sequence[str]) -> list[_Source]:
     """Return the models of a repository: at the revision in its name, or else at each given one."""
     # what looks like a path is a misspelt folder: it is not asked for at the hub
-    repository, _, revision_in_name = model.partition("@")
-    if repository.count("/") > 1 or not repository or model.startswith((".", "/", "~")):
+    repository, revision_in_name = repository_and_revision(model)
+    if repository.count("/") > 1 or not repository or model.startswith((".", "/")):
         raise ValueError(f"expected a folder that exists, or a hub repository, got {model!r}")
     if revision_in_name:
         return [_Source(repository, revision_in_name)]

@@ -42,7 +42,8 @@ def layer_states(
 
     Iterate over the result: each layer has ``states``, (n_tokens, dim) in the model's dtype and on
     its device, its ``index`` (0 is what enters the first block, l the output of block l) and its
-    ``stack`` (None, or its name in a model of several stacks). Memory is freed from layer to layer.
+    ``stack`` (None, or its name in a model of several stacks). Memory is freed from layer to
+    layer; to read them twice, keep ``list(states)``.
 
     Args:
         model: from :func:`repdyn.load_model`, or any module built of a list of blocks; left as it

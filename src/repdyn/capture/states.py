@@ -93,15 +93,24 @@ class States:
     """Layers that other ranks measure and that layers of this rank are compared with."""
     embeddings: Tensor | str = "the input embeddings were not captured"
     """(vocabulary, dim) the model's input embedding; or why it is not known."""
+    taken: list[int] = field(default_factory=list, repr=False)
+    """Indices of the layers that were taken, which are freed."""
 
     def __iter__(self) -> Iterator[LayerStates]:
-        """Take one layer after the other."""
+        """Take one layer after the other; raise ValueError where all of them were taken before."""
+        # a second loop would find nothing, and say nothing
+        if self.taken and not self.layers:
+            raise ValueError(
+                "expected states that were not read before, got those whose layers were all taken, "
+                "and so freed; keep them, layers = list(states), or call layer_states again"
+            )
         while self.layers:
             yield self.take()
 
     def take(self) -> LayerStates:
         """Remove and return the next layer, its states on its device."""
         layer = self.layers.pop(0)
+        self.taken.append(layer.index)
         self.references[:] = [
             other
             for other in self.references

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from repdyn.checkpoints.histories import CheckpointFiles, History
+from repdyn.checkpoints.hub import repository_and_revision
 from repdyn.checkpoints.suites import PublishedModel, find_models, models_of
 from repdyn.checkpoints.targets import Target
 from repdyn.checkpoints.weight_files import Files, total_bytes
@@ -338,11 +339,7 @@ def models_to_audit(name: str, endpoint: str) -> list[PublishedModel]:
     """
     if "/" not in name or name.endswith((".yaml", ".yml")):
         return find_models([name])
-    repository = name
-    # an address as a browser shows it, of the repository or of a page below it
-    for hub in (endpoint, "https://huggingface.co"):
-        if name.startswith(f"{hub}/"):
-            repository = "/".join(name.removeprefix(f"{hub}/").split("?")[0].split("/")[:2])
+    repository, _ = repository_and_revision(name, endpoint)
     if not _REPOSITORY.fullmatch(repository):
         raise ValueError(
             "expected a suite, a model of one, a hub repository such as EleutherAI/pythia-70m, or "

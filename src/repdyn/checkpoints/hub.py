@@ -15,7 +15,7 @@ from glob import escape
 from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx2
 from huggingface_hub import (
@@ -55,10 +55,36 @@ _LOOKUPS = 8
 _MARGIN_BYTES = 4_000_000
 """Of the client's own notes beside the files that it downloads."""
 _BUSY = {408, 429, *range(500, 600)}
+_ADDRESSES = ("https://huggingface.co", "https://hf.co")
+"""Those of the hub itself, of which another endpoint may be a mirror."""
+_PAGE = re.compile(r"/(?:tree|blob|resolve|commits?)/")
+"""What stands between repository and revision in the address of a page."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 T = TypeVar("T")
 Result = TypeVar("Result")
+
+
+def repository_and_revision(name: str, endpoint: str = "") -> tuple[str, str | None]:
+    """Split "REPOSITORY@REVISION", or the address of a page that a browser shows, into the two; the
+    revision is None where none is named.
+
+    ``endpoint`` is the address of the hub, by default that of HF_ENDPOINT.
+
+    >>> repository_and_revision("https://huggingface.co/lab/model/tree/step8")
+    ('lab/model', 'step8')
+    >>> repository_and_revision("lab/model@step8"), repository_and_revision("gpt2")
+    (('lab/model', 'step8'), ('gpt2', None))
+    """
+    for address in (endpoint or constants.ENDPOINT, *_ADDRESSES):
+        if name.startswith(f"{address}/"):
+            path = name.removeprefix(f"{address}/").partition("?")[0].partition("#")[0]
+            repository, *page = _PAGE.split(path.rstrip("/"), maxsplit=1)
+            # a slash in the name of a branch is quoted
+            revision = unquote(page[0].partition("/")[0]) if page else None
+            return "/".join(repository.split("/")[:2]), revision
+    repository, _, revision = name.partition("@")
+    return repository, revision or None
 
 
 class Hub:

@@ -96,11 +96,38 @@ def _nothing_found(folder: Path, candidates: _Candidates) -> ValueError:
             f"{shorten_list([path.name for path in candidates.models])} in {folder}; say where the "
             "number is, as in pattern='.*?(?P<step>[0-9]+).*', or give one of the folders"
         )
+    got, way = _what_is_there(folder)
     return ValueError(
         "expected checkpoints (folders such as step512 with a config.json, .ckpt or .gguf files) "
-        f"in {folder}, got none; give the folder that contains them, such as "
-        "runs/quickstart/TIME/hf_checkpoints; weights without a configuration are measured by "
-        "repdyn.sweep([(step, load), ...], probe=...)"
+        f"in {folder}, got {got}; {way}"
+    )
+
+
+def _what_is_there(folder: Path) -> tuple[str, str]:
+    """Return what a folder without checkpoints has in place of them, and what to do."""
+    inside = [folder] if folder.is_file() else sorted(folder.glob("[!.]*"))
+    files = [path.name for path in inside if path.suffix in _LOADED]
+    if files:
+        return (
+            f"files of weights without a configuration: {shorten_list(files)}",
+            'give the function that loads one, load="module:function", or '
+            "repdyn.sweep([(step, load), ...], probe=...)",
+        )
+    trainings = [path for path in inside if path.is_dir() and _has_checkpoints(path)]
+    if trainings:
+        names = shorten_list([path.name for path in trainings])
+        return f"folders of them: {names}", f"sweep one, such as {trainings[0]}"
+    return (
+        "none",
+        "give the folder that contains them, such as runs/quickstart/TIME/hf_checkpoints",
+    )
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    """Return whether a folder, as that of one of several trainings, has checkpoints."""
+    places = (folder, folder / "checkpoints", checkpoints_folder(folder))
+    return any(
+        path.suffix in _FILES or is_model(path) for place in places for path in place.glob("[!.]*")
     )
 
 

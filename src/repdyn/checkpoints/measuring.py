@@ -258,10 +258,22 @@ def _load(
     with model_errors("the model does not load"):
         if target.load is not None:
             model = target.load()
+            _require_module(model)
         else:
             is_raw = target.weights_kind == "raw"
             model = load_lightning(files.folder, raw=is_raw, attention=options.attention)
         return model.to(options.device, DTYPES.get(options.dtype)).eval()
+
+
+def _require_module(model: object) -> None:
+    """Raise CheckpointError unless a function of the user's returned a model."""
+    if not isinstance(model, nn.Module):
+        is_weights = isinstance(model, Mapping)
+        way = "load them into a model, model.load_state_dict(weights), and " if is_weights else ""
+        raise CheckpointError(
+            "expected the function that loads it to return a model (torch.nn.Module), got "
+            f"{type(model).__name__}; {way}return the model"
+        )
 
 
 def _described(seconds: Mapping[str, float], precisions: Iterable[str]) -> str:
@@ -290,25 +302,40 @@ def check_comparable(tasks: Iterable[Task], store: Store, options: CompleteOptio
         # curve
         is_known = own_folder(store.folder_of(run)).exists()
         rows = store.distinct(run, ("layers", "dtype", "checkpoint")) if is_known else []
-        task = next(tasks_of_run)
+        task, *others = tasks_of_run
         new = {
-            "layers": options.measurement_on(task.probe).options.choice,
+            "choice of layers": options.measurement_on(task.probe).options.choice,
             "dtype": options.dtype,
             "location": _location(task.target.origin),
         }
         stored = {
-            "layers": {row["layers"] for row in rows},
+            "choice of layers": {row["layers"] for row in rows},
             "dtype": {row["dtype"] for row in rows},
             "location": {_location(row["checkpoint"]) for row in rows if row["checkpoint"]},
         }
         for what, value in new.items():
             # what "auto" stands for is not known before a model is loaded
-            if value not in (None, "auto") and stored[what] - {value}:
+            if value in (None, "auto") or not stored[what] - {value}:
+                continue
+            if what != "location" or not _is_any_stored([task, *others], store, options):
+                requested = _shown(what, value)
+                has = " and ".join(_shown(what, other) for other in sorted(stored[what]))
                 raise ValueError(
-                    f"expected one {what} for the run {run!r}, got {value!r}, but {store.location} "
-                    f"has it with {', '.join(map(repr, sorted(stored[what])))}; give another "
-                    "store=, or another name="
+                    f"expected one {what} for the run {run!r}, got {requested}, but "
+                    f"{store.location} has it with {has}; give another store=, or another name="
                 )
+
+
+def _shown(what: str, value: str) -> str:
+    """Return a value of an option as a message shows it; no choice of layers is their detection."""
+    return "those detected" if what == "choice of layers" and not value else repr(value)
+
+
+def _is_any_stored(tasks: Iterable[Task], store: Store, options: CompleteOptions) -> bool:
+    """Return whether some files at a new place are stored already: a folder that was moved, or
+    copied with the times of its files, goes on with its run.
+    """
+    return any(key in store for task in tasks for key in task.keys(options))
 
 
 def _location(origin: str) -> str:

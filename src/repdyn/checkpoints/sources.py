@@ -55,7 +55,13 @@ def find_selections(options: CompleteOptions, hub: Hub) -> tuple[list[Selection]
     if is_here(source):
         return [_of_folder(Path(source), options)], []
     try:
-        return _of_models([_model_of_repository(str(source), options, hub)], options, hub)
+        model, unmatched = _model_of_repository(str(source), options, hub)
+        selections, problems = _of_models([model], options, hub)
+        noted = [
+            replace(selection, unmatched=selection.unmatched or unmatched)
+            for selection in selections
+        ]
+        return noted, problems
     except CheckpointError as error:
         return [], [f"{source}: {error}"]
     except NoConnectionError as error:
@@ -101,14 +107,16 @@ def _of_models(
     return select_models(renamed, hub, options.revisions)
 
 
-def _model_of_repository(name: str, options: CompleteOptions, hub: Hub) -> PublishedModel:
+def _model_of_repository(
+    name: str, options: CompleteOptions, hub: Hub
+) -> tuple[PublishedModel, tuple[str, ...]]:
     """Return the model of a repository: from a suite, by the steps in its revisions, or as a
-    finished model.
+    finished model, and which branches and tags are then left out.
     """
     described = [] if options.pattern else models_of(name)
     if len(described) == 1:
         # as with --suite, so that a run is always read in the same way
-        return described[0]
+        return described[0], ()
     if described:
         raise ValueError(
             f"expected one training run in {name}, got several; choose among them with suite=: "
@@ -116,7 +124,7 @@ def _model_of_repository(name: str, options: CompleteOptions, hub: Hub) -> Publi
         )
     pattern = options.pattern or DEFAULT_PATTERN
     try:
-        with_steps, _ = match_revisions(list(hub.refs(name)), pattern)
+        with_steps, others = match_revisions(list(hub.refs(name)), pattern)
     except CheckpointError as error:
         if not isinstance(error.__cause__, RepositoryNotFoundError):
             raise
@@ -125,11 +133,15 @@ def _model_of_repository(name: str, options: CompleteOptions, hub: Hub) -> Publi
             f"expected an existing folder or a hub repository, got {name!r}: {error}"
         ) from error
     model = PublishedModel(name=name, suite="", run=name, repository=name, revisions=pattern)
-    if with_steps or options.pattern:
-        return model
+    # branches and tags without a step are measured where they are named
+    named = {revision.strip() for revision in options.revisions.split(",")}
+    names_others = not named.isdisjoint(set(others) - {"main"})
+    if with_steps or options.pattern or names_others:
+        return model, ()
     # without a step in any name, the main branch is all that there is
     finished = PublishedCheckpoint(name, 0, stage=FINISHED)
-    return replace(model, revisions=None, checkpoints=(finished,))
+    unmatched = tuple(other for other in others if other != "main")
+    return replace(model, revisions=None, checkpoints=(finished,)), unmatched
 
 
 def _of_folder(folder: Path, options: CompleteOptions) -> Selection:

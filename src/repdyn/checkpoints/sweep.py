@@ -20,7 +20,7 @@ from repdyn.checkpoints.audit import audit, fault_lines, foreign_targets
 from repdyn.checkpoints.completion import check_contradictions, completed
 from repdyn.checkpoints.errors import CheckpointError, NoConnectionError, SweepStoppedError
 from repdyn.checkpoints.histories import list_histories
-from repdyn.checkpoints.hub import Hub
+from repdyn.checkpoints.hub import Hub, repository_and_revision
 from repdyn.checkpoints.options import (
     CompleteOptions,
     DeviceMap,
@@ -28,6 +28,7 @@ from repdyn.checkpoints.options import (
     Loads,
     SweepOptions,
     available_device,
+    is_here,
 )
 from repdyn.checkpoints.sources import REPOSITORY, find_selections, select_shard
 from repdyn.checkpoints.suites import ModelLike, models_of
@@ -151,8 +152,8 @@ def sweep(
 
     Args:
         source: a run's folder, a folder of ``save_pretrained`` or ``.ckpt`` checkpoints, a GGUF
-            file, a hub repository, or pairs of a step and a function that returns the model of that
-            step. None where ``suite`` is given.
+            file, a hub repository, also as "REPOSITORY@REVISION" or its address, or pairs of a step
+            and a function that returns the model of that step. None where ``suite`` is given.
         store: folder or URL of the results; by default ``sweep`` beside local checkpoints, or
             ``sweeps``.
         suite: suites, their models, patterns, or YAML files, in place of a source.
@@ -252,6 +253,7 @@ def prepare(requested: SweepOptions, *, to_plan: bool = False) -> Prepared:
 
     ``to_plan`` says that nothing is to be measured: no device is needed, nor a network.
     """
+    requested = _with_named_revision(requested)
     check_contradictions(requested)
     # a cluster has devices of its own
     if not to_plan and (requested.engine == "serial" or requested.device == "auto"):
@@ -294,6 +296,26 @@ def prepare(requested: SweepOptions, *, to_plan: bool = False) -> Prepared:
         problems=problems,
         notes=notes,
     )
+
+
+def _with_named_revision(options: SweepOptions) -> SweepOptions:
+    """Return options whose source is a repository alone, where it was an address or named its
+    revision too.
+    """
+    source = options.source
+    if not isinstance(source, str) or is_here(source):
+        return options
+    repository, revision = repository_and_revision(source)
+    if not REPOSITORY.fullmatch(repository):
+        return options
+    if revision is None:
+        return replace(options, source=repository)
+    if options.revisions != "all":
+        raise ValueError(
+            f"expected revisions in one place, got {source!r} and revisions={options.revisions!r}; "
+            "leave one out"
+        )
+    return replace(options, source=repository, revisions=revision)
 
 
 def _with_default_metrics(

@@ -27,6 +27,7 @@ import psutil
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -51,7 +52,6 @@ from repdyn.checkpoints.weight_files import (
     choose_files,
     files_in,
     is_weight_file,
-    total_bytes,
 )
 from repdyn.checkpoints.weight_names import (
     missing_weights,
@@ -80,6 +80,9 @@ OF_ONES_OWN = (
     "returns the model"
 )
 
+_POINTER = b"version https://git-lfs"
+"""How the text begins that a clone without git-lfs has in place of a large file."""
+
 _OWN_ARGUMENTS = tuple(inspect.signature(LanguageModel).parameters)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -106,7 +109,9 @@ def load_model(
         base = base_of(folder, with_code=loading.trust_remote_code)
         if base is not None:
             return _load_adapter(folder, base, loading, offload_folder, with_head=with_head)
-        n_bytes = _stored_bytes(folder)  # refuses a folder without weights
+        files = _weight_files(folder)  # refuses a folder without weights
+        for file in files:
+            _require_whole(file)
         if folder.suffix != GGUF:
             warn_of_other_weights(folder)
         config = AutoConfig.from_pretrained(
@@ -117,7 +122,7 @@ def load_model(
         if not loading.trust_remote_code:
             _check_no_remote_code(config)
         if loading.device_map is None:
-            _require_free(n_bytes * _growth(config, loading))
+            _require_free(sum(file.stat().st_size for file in files) * _growth(config, loading))
         settings = _settings(folder, config, loading, offload_folder)
         # without the head unless it is needed: it is as large as the embeddings, and may be missing
         headless = _class_without_head(config)
@@ -402,13 +407,38 @@ def _check_no_remote_code(config: PreTrainedConfig) -> None:
             )
 
 
-def _stored_bytes(folder: Path) -> int:
-    """Return the size of the weights that are loaded from a folder or a GGUF file."""
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights that are loaded from a folder, or the GGUF file itself."""
     if folder.suffix == GGUF:
-        return folder.stat().st_size
+        return [folder]
     # as on the hub, since the same files are loaded
     chosen = choose_files(files_in(folder))
-    return total_bytes({name: file for name, file in chosen.items() if is_weight_file(name)})
+    return [folder / name for name in chosen if is_weight_file(name)]
+
+
+def _require_whole(path: Path) -> None:
+    """Raise CheckpointError for a file of weights that was not saved or copied to its end, or whose
+    place a pointer of git-lfs holds.
+    """
+    with path.open("rb") as file:
+        beginning = file.read(len(_POINTER))
+    if beginning == _POINTER:
+        raise CheckpointError(
+            f"expected weights in {path.name}, got a pointer of git-lfs to them; run git lfs pull "
+            f"in {path.parent}"
+        )
+    cause = "" if beginning else "it is empty"
+    if beginning and path.suffix == ".safetensors":
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            cause = str(error)
+    if cause:
+        raise CheckpointError(
+            f"expected a whole file of weights, got {path.name} of {path.stat().st_size:,} bytes: "
+            f"{cause}; save, copy or download it again"
+        )
 
 
 def _require_free(n_bytes: float) -> None:
