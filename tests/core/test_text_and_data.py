@@ -1,6 +1,7 @@
 # ruff: noqa: F811  (fixtures that are imported)
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import lzma
@@ -8,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from text_fixtures import cache, enwik8_prefix, make_dump, real_data  # noqa: F401  (fixtures)
 
@@ -22,11 +24,16 @@ def pack(data: bytes, path: Path) -> Path:
     match path.suffix:
         case ".gz":
             path.write_bytes(gzip.compress(data))
+        case ".bz2":
+            path.write_bytes(bz2.compress(data))
         case ".xz":
             path.write_bytes(lzma.compress(data))
         case ".zip":
             with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.writestr("content", data)
+                # as macOS packs a folder
+                archive.mkdir("folder")
+                archive.writestr("folder/content", data)
+                archive.writestr("__MACOSX/folder/._content", b"notes")
         case _:
             path.write_bytes(data)
     return path
@@ -36,7 +43,7 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("suffix", ["txt", "gz", "xz", "zip"])
+@pytest.mark.parametrize("suffix", ["txt", "gz", "xz", "bz2", "zip"])
 def test_compression_does_not_change_the_corpus(tmp_path: Path, suffix: str):
     corpus = read_corpus(pack(PROSE, tmp_path / f"fox.{suffix}"))
     assert corpus.data == PROSE
@@ -226,15 +233,37 @@ def test_a_sweep_reads_its_text_in_the_encoding_that_is_named(save_model, tmp_pa
         sweep(folder, encoding="cp1251", store=tmp_path / "none", quiet=True)
 
 
-@pytest.mark.parametrize("name", ["texts.jsonl", "texts.json", "texts.CSV", "texts.jsonl.gz"])
-def test_records_are_no_text(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.CSV", "a.tsv", "a.parquet"])
+def test_records_are_no_text(tmp_path, name):
     """Their field names and braces would be measured as if they were text, without a word."""
     path = tmp_path / name
-    path.write_text('{"text": "one"}\n{"text": "two"}\n', encoding="utf-8")
+    table = pd.DataFrame({"id": ["1", "2"], "content": ["one of them", "two of them"]})
+    match path.suffix.lower():
+        case ".parquet":
+            table.to_parquet(path)
+        case ".csv" | ".tsv":
+            table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+        case _:
+            table.to_json(path, orient="records", lines=True)
     with pytest.raises(ValueError, match="records") as refused:
         load_corpus(path)
-    monkeypatch.chdir(tmp_path)
-    if name == "texts.jsonl":  # what the message suggests works as printed
-        code = str(refused.value).partition('python -c "')[2].removesuffix('"')
-        exec(code, {})
-        assert load_corpus(tmp_path / "texts.txt").data == b"one\ntwo"
+    # what the message suggests works as printed
+    suggested = str(refused.value).split("'")[1]
+    assert suggested.endswith("column=content")
+    assert load_corpus(suggested).data == b"one of them\n\ntwo of them"
+
+
+def test_archives_and_documents_are_no_text(tmp_path):
+    """They were said to be in another encoding, and read in latin-1 they were measured."""
+    path = tmp_path / "texts.txt.zst"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match=r"unpack it"):
+        load_corpus(path)
+
+
+def test_lines_end_alike_on_windows(tmp_path):
+    """The same text gave other tokens where git had checked it out on Windows; bytes are kept."""
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"one\r\ntwo\r\n")
+    assert load_corpus(path).data == b"one\ntwo\n"
+    assert load_corpus(path, as_bytes=True).data == b"one\r\ntwo\r\n"

@@ -34,7 +34,7 @@ class TextDataModule(WindowsDataModule):
 
     Args:
         text: "builtin" (the Python language reference, no download), "enwik8" (downloaded once), or
-            the path of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
+            the path of a text file or Wikipedia dump, plain, .gz, .xz, .bz2 or .zip.
         tokenizer: "bytes" (one token per byte), or the name or folder of any Hugging Face
             tokenizer.
         clean: reduce a Wikipedia dump to prose; plain text is never touched.

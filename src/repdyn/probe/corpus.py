@@ -8,6 +8,7 @@ somebody called alike.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import lzma
@@ -16,7 +17,7 @@ import shutil
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from http.client import HTTPException
@@ -35,8 +36,21 @@ from repdyn.utils.redaction import redacted
 DEFAULT_TEXT = "enwik8"
 """The default text of probes and studies."""
 ENWIK8_BYTES = 100_000_000
-_RECORDS = frozenset({".arrow", ".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".tsv"})
-"""Endings of files of records, which are no text as they stand."""
+_RECORDS = {
+    ".arrow": "arrow",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".tsv": "csv",
+}
+"""What datasets calls the format of a file of records, which is no text as it stands, by its
+ending."""
+_NO_TEXTS = frozenset(
+    {".7z", ".doc", ".docx", ".epub", ".odt", ".pdf", ".rar", ".tar", ".tgz", ".zst"}
+)
+"""Endings of archives and documents, whose bytes are no text."""
 DATASET = "hf:"
 """How the name of a dataset begins."""
 DATASET_BYTES = 10_000_000
@@ -109,13 +123,13 @@ def load_corpus(
     Args:
         source: "builtin" (the Python language reference, no download), "enwik8" (from the cache,
             downloaded if missing), "hf:NAME" (a dataset, see :func:`dataset_corpus`), or the path
-            of a text file or Wikipedia dump, plain, .gz, .xz or .zip.
+            of a text file or Wikipedia dump, plain, .gz, .xz, .bz2 or .zip.
         clean: whether a Wikipedia dump is reduced to prose; plain text is never changed.
         max_bytes: number of bytes to use from the start, counted before cleaning; all by default.
         encoding: that of the file, as Python calls it, such as "cp1251"; by default the one of its
             byte order mark, or UTF-8.
         as_bytes: keep the bytes of a file as they are, as a model of bytes reads them; else they
-            are UTF-8 without a byte order mark.
+            are UTF-8 without a byte order mark, and lines end as they do where Python reads a text.
 
     Raises:
         ValueError: ``max_bytes`` is not positive, or the file is empty, damaged, not the expected
@@ -142,7 +156,9 @@ def load_corpus(
             _require_prose(Path(source))
         corpus = read_corpus(source)
         if encoding is not None or not as_bytes:
-            corpus = replace(corpus, data=as_utf8(corpus.data, source, encoding))
+            decoded = as_utf8(corpus.data, source, encoding)
+            # a text that was checked out on Windows is the same text
+            corpus = replace(corpus, data=decoded.replace(b"\r\n", b"\n"))
     if max_bytes is not None:
         corpus = corpus.head(max_bytes)
     if clean and is_wiki_dump(corpus.data):
@@ -164,16 +180,46 @@ def enwik8_name(n_bytes: int) -> str:
 
 def _require_prose(path: Path) -> None:
     """Raise ValueError for a file of records, whose field names and punctuation would be measured
-    as text.
+    as text, and for archives and documents.
     """
-    kinds = [suffix.lower() for suffix in path.suffixes]
-    if not _RECORDS.isdisjoint(kinds):
-        lines = f"json.loads(line)['text'] for line in open('{path}')"
+    endings = {suffix.lower() for suffix in path.suffixes}
+    if not endings.isdisjoint(_RECORDS):
         raise ValueError(
-            f"expected a file of plain text, got the records of {path}; write their texts to a "
-            f"file of their own: python -c \"import json; open('texts.txt', 'w').write("
-            f"'\\n'.join({lines}))\""
+            f"expected a file of plain text, got the records of {path}; name the column of their "
+            f"texts: '{DATASET}{path},column={_column_of_texts(path)}'"
         )
+    if not endings.isdisjoint(_NO_TEXTS):
+        raise ValueError(
+            f"expected a file of plain text, or such a one as .gz, .xz, .bz2 or .zip, got {path}; "
+            "unpack it, or save its text as a file of its own"
+        )
+
+
+def _column_of_texts(path: Path) -> str:
+    """Return the column of a file of records that is most likely the text: that of the longest
+    text in the first record; "text" where the file cannot be read.
+    """
+    try:
+        first = next(iter(_records(str(path), {"split": "train"})))
+        lengths = {name: len(value) for name, value in first.items() if isinstance(value, str)}
+        return max(lengths, key=lambda name: lengths[name])
+    except Exception:  # whatever a damaged or missing file raises: reading it says more
+        return "text"
+
+
+def _records(name: str, options: Mapping[str, str]) -> Iterable[dict[str, Any]]:
+    """Stream the rows of a dataset of the hub, of a local folder of one, or of a file of
+    records.
+    """
+    from datasets import load_dataset  # imported here, since it takes a second
+
+    path = Path(name).expanduser()
+    endings = [suffix.lower() for suffix in path.suffixes]
+    form = next((_RECORDS[ending] for ending in endings if ending in _RECORDS), None)
+    if form is None or not path.is_file():
+        return load_dataset(name, options.get("config"), split=options["split"], streaming=True)
+    separator = {"sep": "\t"} if ".tsv" in endings else {}
+    return load_dataset(form, data_files=str(path), split="train", streaming=True, **separator)
 
 
 def is_wiki_dump(data: bytes) -> bool:
@@ -184,8 +230,8 @@ def is_wiki_dump(data: bytes) -> bool:
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Corpus:
-    """Read a text file, plain, .gz, .xz or .zip (a zip of exactly one file), and name it by its
-    checksum.
+    """Read a text file, plain, .gz, .xz, .bz2 or .zip (a zip of exactly one file), and name it by
+    its checksum.
 
     enwik8 and its known prefixes are recognised by it, whatever the file name; any other dump is
     named "not enwik8", any other text by its file name, both followed by the checksum.
@@ -196,9 +242,11 @@ def read_corpus(path: str | os.PathLike[str]) -> Corpus:
     """
     path = Path(path).expanduser()
     if not path.is_file():
+        is_folder = "hf:FOLDER reads those in a folder; " if path.is_dir() else ""
         raise FileNotFoundError(
-            f"expected a text file (plain, .gz, .xz or .zip), found none at {path.absolute()}; "
-            'give the path of an existing file, "enwik8", "builtin" or "hf:DATASET"'
+            f"expected a text file (plain, .gz, .xz, .bz2 or .zip), found none at "
+            f'{path.absolute()}; {is_folder}give the path of an existing file, "enwik8", '
+            '"builtin" or "hf:DATASET"'
         )
     data = _decompress(path)
     if not data:
@@ -226,7 +274,8 @@ def builtin_corpus() -> Corpus:
 
 
 def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
-    """Stream the first texts of a dataset of the Hugging Face Hub, or of a local folder of one.
+    """Stream the first texts of a dataset of the Hugging Face Hub, of a local folder of one, or of
+    a file of records (.jsonl, .csv, .parquet).
 
     Args:
         source: "hf:NAME", with ",config=...", ",split=..." (train by default) and ",column=..."
@@ -241,8 +290,7 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
         ValueError: no such dataset, configuration, split or column, or no text in it.
         ConnectionError: the hub cannot be reached.
     """
-    from datasets import load_dataset  # imported here, since it takes a second
-    from datasets.exceptions import DatasetNotFoundError
+    from datasets.exceptions import DatasetNotFoundError  # imported here: it takes a second
 
     name, *settings = source.removeprefix(DATASET).split(",")
     pairs = (setting.partition("=") for setting in settings)
@@ -254,10 +302,7 @@ def dataset_corpus(source: str, max_bytes: int = DATASET_BYTES) -> Corpus:
     data = bytearray()
     try:
         # as a stream, of which only the beginning is downloaded
-        rows: Any = load_dataset(
-            name, options.get("config"), split=options["split"], streaming=True
-        )
-        for row in rows:
+        for row in _records(name, options):
             if not isinstance(row.get(column), str):
                 raise ValueError(
                     f"expected a column of texts, got {column!r}; {name} has {', '.join(row)}"
@@ -294,12 +339,19 @@ def _decompress(path: Path) -> bytes:
 
 def _open_only_file(path: Path) -> IO[bytes]:
     archive = zipfile.ZipFile(path)
-    if (n_files := len(archive.namelist())) != 1:
-        raise ValueError(f"it holds {n_files} files")
-    return archive.open(archive.namelist()[0])
+    # folders have entries of their own, and macOS adds its notes on each file
+    files = [
+        entry.filename
+        for entry in archive.infolist()
+        if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")
+    ]
+    if len(files) != 1:
+        raise ValueError(f"it holds {len(files)} files")
+    return archive.open(files[0])
 
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".bz2": bz2.open,
     ".gz": gzip.open,
     ".xz": lzma.open,
     ".zip": _open_only_file,

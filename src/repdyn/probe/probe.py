@@ -312,8 +312,8 @@ class Probe(SampledTokens):
 
         Args:
             tokenizer: as for :meth:`from_texts`.
-            path: path of enwik8 (plain, .gz, .xz or .zip); None downloads it once and verifies its
-                checksum.
+            path: path of enwik8 (plain, .gz, .xz, .bz2 or .zip); None downloads it once and
+                verifies its checksum.
             **settings: sequence_length, max_vectors, batch_vectors, seed, classes, phrases, design,
                 vectors_per_window: as for :meth:`from_texts`.
         """
