@@ -47,6 +47,7 @@ def grid(loaded: LoadedModel, lens: SentenceLens, colour: Colour, chosen: Cell) 
     names = token_names(loaded.tokenizer, lens.ids)
     shades = _shades(lens, colour)
     rows = []
+    # the last layer on top, as a model is drawn: a prediction rises through it
     for number, layer in reversed(list(enumerate(lens.layers))):
         predicted = token_names(loaded.tokenizer, layer.ids[:, 0].tolist())
         cells = []
@@ -110,6 +111,7 @@ def _shades(lens: SentenceLens, colour: Colour) -> Tensor:
     values = torch.stack(
         [layer.entropy if colour == "entropy" else layer.kl for layer in lens.layers]
     )
+    # one value that is no number must not take the colours of all others
     finite = values.where(values.isfinite(), 0.0)
     largest = float(finite.max())
     return (values / largest if math.isfinite(largest) and largest > 0 else finite).clamp(0, 1)
@@ -122,6 +124,7 @@ def nearest_tables(tokens: Sequence[TokenStates], state: State) -> str:
         own_rows, near = (select(frame, state=state) for frame in (token.table, token.nearest))
         caption = f"{name}: {token.table['token'].iloc[0]}"
         measure = measure_of(own_rows)
+        # of a model whose blocks have no such state, beside one whose blocks have
         if own_rows.empty:
             tables.append(f"<p>{escape(caption)}: no such state.</p>")
             continue

@@ -94,6 +94,8 @@ class Cell(Criterion):
             numbers = pd.Series(
                 np.asarray(pd.to_numeric(table[column], errors="coerce"), float), table.index
             )
+            # models of one recipe have other depths, so that the last layer has no number of its
+            # own
             from_last = column == "layer" and value < 0
             is_meant = numbers == (numbers.max() + 1 + value if from_last else value)
             table = table.loc[is_meant]
@@ -129,6 +131,8 @@ class Cell(Criterion):
         if self.over_layers == "mean":
             return float(values.mean()), float(lows.mean()), float(highs.mean())
         if self.over_layers == "largest":
+            # the largest true value is at least the largest lower end, and at most the largest
+            # upper one
             return float(values.max()), float(lows.max()), float(highs.max())
         layers = table["layer"].to_numpy(float)
         largest = int(values.argmax())
@@ -141,5 +145,6 @@ class Cell(Criterion):
         if math.isnan(value):
             raise CannotBeJudgedError("the value is undefined")
         interval = f" [{low:.4g}, {high:.4g}]" if low < high else ""
+        # "at least" and "at most" hold on the bound itself
         verdict = judge_interval(low, high, self.bounds, includes_bounds=True)
         return verdict, f"{value:.4g}{interval}"

@@ -34,6 +34,7 @@ AnyCriterion: TypeAlias = Annotated[
 
 def _known(name: str) -> str:
     """Return the name of a metric if the sweep would accept it."""
+    # without a probe: what a recipe measures on is made when it runs
     resolve([name], subsets=SUBSETS)
     return name
 
@@ -93,6 +94,7 @@ class Published:
     """
 
     def __post_init__(self) -> None:
+        # a cell is in the table of a study, which no metric names
         of_metric = self.criterion is not None and not isinstance(self.criterion, Cell)
         if (self.criterion is None) != bool(self.not_run) or of_metric != bool(self.metric):
             raise ValueError(
@@ -178,6 +180,7 @@ def read_recipe(path: str | Path) -> Recipe:
         ]
         content |= {"name": path.stem, "models": models}
     recipe: Recipe = validated(Recipe, content, str(path))
+    # a name that does not exist is an error here rather than after the first downloads
     find_models_of(recipe.models)
     return recipe
 

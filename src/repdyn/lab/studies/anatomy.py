@@ -76,6 +76,7 @@ class AnatomyStudy(Study):
         self.tables["depth_apart"] = paths.cross_sentence_table(this, other)
         self.figures["depth"] = draw.depth_figure(name, this, other)
         self.figures["paths"] = draw.paths_figure(name, this, other)
+        # the last layer may lie so far from the others that these are one point beside it
         if len(this.states) > 2:
             early = [
                 replace(trajectory, states=trajectory.states[:-1]) for trajectory in (this, other)
@@ -139,6 +140,7 @@ class AnatomyStudy(Study):
             loaded.model, loaded.tokenizer, unused=self.unused
         ):
             if table.kind == "input":
+                # no two rows have a cosine beyond that: none is left out
                 twin = math.inf if self.unused else TWIN
                 table, pairs = embedding_tables.without_twins(table, self.closest, twin)
                 end_pairs[table.name] = pairs
@@ -274,6 +276,7 @@ class AnatomyStudy(Study):
         self.tables[f"{path}_offsets"] = offsets
         self.figures[f"{path}_image"] = draw.position_image(name, table.rows)
         self.figures[f"{path}_cosines"] = draw.similarity_figure(name, matrix, offsets, order_end)
+        # a path is drawn in three dimensions
         if scores.shape[1] >= 3:
             self.figures[f"{path}_path"] = draw.path_figure(name, scores, shares, rotation)
         neighbours = offsets.loc[offsets["offset"] == 1, "mean"].mean()

@@ -37,6 +37,7 @@ class SequenceSums:
         """Return (m,): mean over all tokens, so that long sequences weigh more; NaN without a
         token.
         """
+        # a mean over nothing is no number, not an error: classes of tokens may be empty in a text
         return self.sums.sum(0) / (self.n_tokens or np.nan)
 
     @property
@@ -99,6 +100,7 @@ def bootstrap(samples: Sequence[SequenceSums], n_resamples: int, seed: int = 0) 
     weights = (
         np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), n_resamples).astype(float)
     )
+    # 0 / 0 of a resample without a token of the class is NaN, which intervals leave out
     with np.errstate(invalid="ignore"):
         draws = [weights @ sample.sums / (weights @ sample.counts)[:, None] for sample in samples]
     return [

@@ -28,6 +28,7 @@ class ByPath(Mapping[str, T], Generic[T]):
         if name in self._items:
             return self._items[name]
         paths = self.paths_of(name)
+        # of one model the folder need not be written
         if len(paths) == 1:
             return self._items[paths[0]]
         kept = ", ".join(paths or self._items) or "none"
@@ -82,6 +83,7 @@ class StudyResult:
         paths = self.tables.paths_of(name)
         if not paths:
             raise AttributeError(f"expected a table of {', '.join(self.names)}, got {name!r}")
+        # a table that the study makes once, of all models
         if paths == [name]:
             return self.tables[name]
         of_models = {str(PurePosixPath(path).parent): self.tables[path] for path in paths}

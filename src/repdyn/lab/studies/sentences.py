@@ -84,6 +84,7 @@ class SentenceStudy(Study):
 
     def _add_groups(self, loaded: LoadedModel) -> None:
         sequences = self._encode(loaded, self.groups["sentence"])
+        # paraphrases share words: what is told apart without a model is no merit of it
         baseline = measured.shared_token_cosines(sequences, loaded.tokenizer.all_special_ids)
         vectors = measured.sentence_vectors(loaded, sequences, "paraphrases")
         table = measured.separation_table(
@@ -401,10 +402,12 @@ def differences_figure(title: str, differences: np.ndarray, kinds: Sequence[str]
     """Draw differences in the plane of two principal components, with an arrow for the mean of each
     kind.
     """
+    # the randomised solver would draw the plane differently each time
     components = PCA(2, svd_solver="full").fit(differences)
     share = components.explained_variance_ratio_.sum()
     caption = f"PCA, {share:.0%} of the variance; arrows from no change (+) to the mean of a kind"
     figure, axes = panels(title, caption, (6.4, 5.4))
+    # PCA moves its mean to 0: where no change would lie has to be computed
     [origin] = components.transform(np.zeros((1, differences.shape[1])))
     for number, kind in enumerate(dict.fromkeys(kinds)):
         is_of_kind = np.asarray(kinds) == kind
@@ -465,6 +468,7 @@ def collections_figure(
     figure, grid = panels(title, caption, (10.5, 3.4), 1, 4)
     for axes, quantity in zip(grid, ("length", "distance", "dot", "cosine"), strict=True):
         drawn = {texts: each[quantity] for texts, each in values.items() if quantity in each}
+        # a few outliers would squeeze all else into one bin
         low, high = np.nanquantile(np.concatenate([*drawn.values()]), _SHOWN_QUANTILES)
         for number, (texts, of_pairs) in enumerate(drawn.items()):
             heights, edges = np.histogram(of_pairs, bins=60, range=(low, high), density=True)

@@ -97,6 +97,7 @@ class Study(ABC):
         if isinstance(table, pd.DataFrame):
             chosen = table[[*columns]] if columns else table
             table = chosen.to_string(index=False, na_rep="", float_format="{:.4g}")
+        # as text and not as markup, in which a token such as [MASK] would vanish
         self._say(Text(table))
 
     def show_title(self, name: str, details: str = "") -> None:
@@ -196,6 +197,7 @@ def read_groups(path: Path, *columns: str) -> pd.DataFrame:
     """
     try:
         if path.suffix.lower() == ".csv":
+            # words such as "null" and "NA" are words here, not missing values
             table = pd.read_csv(path, dtype=str, keep_default_na=False)[[*columns]]
         else:
             groups = (
@@ -203,6 +205,7 @@ def read_groups(path: Path, *columns: str) -> pd.DataFrame:
                 if path.suffix == ".json"
                 else read_yaml(path)
             )
+            # a text would be taken apart into its characters
             if any(isinstance(items, str) for items in groups.values()):
                 raise TypeError("a text in place of a list of them")
             rows = [

@@ -310,6 +310,7 @@ def change_figure(name: str, table: pd.DataFrame, text: str, measure: str) -> Fi
     caption = "From the layer before. Band: 95% interval of a bootstrap over sequences."
     figure, grid, of_states = _by_state(title, caption, (11, 9), table, *labels.values())
     for column, of_state in zip(grid.T, of_states, strict=True):
+        # what is of all layers together has no place on the axis of layers
         is_of_layer = of_state["layer"] != ANY
         of_layers = of_state.loc[is_of_layer]
         for axes, quantity in zip(column, labels, strict=True):

@@ -76,6 +76,7 @@ class TopicStudy(Study):
         parts = re.split(r"\n\s*\n", corpus.text)
         documents = [part for part in parts if len(part.split()) >= _FEWEST_WORDS]
         if len(documents) > n_documents:
+            # the legacy generator, whose draws no later version of NumPy changes
             drawn = np.random.RandomState(self.seed).choice(
                 len(documents), n_documents, replace=False
             )
@@ -146,6 +147,7 @@ class TopicStudy(Study):
         )
         attention = select(measurements.attention, head=None).copy()
         shown = ["same", "different", "gap", "control", "difference", "standard_error"]
+        # weights of longer sequences are smaller, as each row sums to 1
         attention[shown] *= measurements.length
         self.show(f"attention, times even attention (a weight of 1 / {measurements.length}):")
         self.show(attention, "layer", *shown, "evenness")
@@ -243,6 +245,7 @@ def depth_figure(models: Mapping[str, TopicMeasurements]) -> Figure:
             x, control - spread, control + spread, color=look["color"], alpha=0.18, linewidth=0
         )
         of_table = {**look, "marker": "s", "markersize": 5, "linestyle": ""}
+        # the table is not a layer: left of layer 0, and joined to it by no line
         before = np.full(len(table), -0.35)
         _draw_means(cosine, before, table, of_table)
         cosine_gap.errorbar(before, table["gap"], table["control_std"], capsize=2, **of_table)
@@ -283,6 +286,7 @@ def blocks_figure(name: str, words: pd.DataFrame, blocks: pd.DataFrame) -> Figur
     caption += f"up to {measured.WORDS_OF_TOPIC} words of each"
     title = f"{name}: inner products of input embeddings, by topic"
     figure, axes = panels(title, caption, (6.4, 5.6))
+    # products of a word with itself are far larger, and would leave one colour for all others
     low, high = np.quantile(words.to_numpy()[~np.eye(len(words), dtype=bool)], [0.01, 0.99])
     look = {"cmap": SEQUENTIAL, "vmin": low, "vmax": high, "interpolation": "nearest"}
     image(axes, words, "inner product", bar={"extend": "both"}, **look)

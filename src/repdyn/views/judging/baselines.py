@@ -72,10 +72,12 @@ class Course:
         return np.array([self._deviations_of(run) for run in range(len(self.values))])
 
     def _deviations_of(self, run: int) -> np.ndarray:
+        # baselines leave themselves out as well: only scores made alike may come in any order
         others = np.delete(self.values, run, axis=0)
         centre = np.median(others, axis=0)
         spread = np.abs(others - centre).mean(axis=0) * _MEAN_TO_STANDARD_DEVIATION
         usual_size = float(np.nanmedian(np.abs(self.values)))
+        # a metric that is 0 in all runs has no size to take a share of
         smallest = SMALLEST_SCALE * usual_size or np.finfo(float).tiny
         return (self.values[run] - centre) / np.maximum(_around(spread), smallest)
 
@@ -104,12 +106,18 @@ class Course:
 
 def _windows(values: np.ndarray, window: tuple[int, int]) -> np.ndarray:
     """Return means over windows, NaN where fewer than half of the values are there."""
+    means, numbers = _means_of_known(values, window)
+    is_enough = numbers >= _LEAST_SHARE_OF_WINDOW * window[0] * window[1]
+    return np.where(is_enough, means, np.nan)
+
+
+def _means_of_known(values: np.ndarray, window: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of the finite values in each window, 0 without any, and their numbers."""
     cells = sliding_window_view(values, window)
     is_there = np.isfinite(cells)
     sums = np.where(is_there, cells, 0.0).sum(axis=(-2, -1))
     numbers = is_there.sum(axis=(-2, -1))
-    is_enough = numbers >= _LEAST_SHARE_OF_WINDOW * window[0] * window[1]
-    return np.where(is_enough, sums / np.maximum(numbers, 1), np.nan)
+    return sums / np.maximum(numbers, 1), numbers
 
 
 def _around(spread: np.ndarray) -> np.ndarray:
@@ -117,10 +125,9 @@ def _around(spread: np.ndarray) -> np.ndarray:
     is small by chance in some."""
     reach = TOGETHER // 2
     padded = np.pad(spread, reach, constant_values=np.nan)
-    cells = sliding_window_view(padded, (TOGETHER, TOGETHER))
-    is_there = np.isfinite(cells)
-    sums = np.where(is_there, cells, 0.0).sum(axis=(-2, -1))
-    return np.where(np.isfinite(spread), sums / np.maximum(is_there.sum(axis=(-2, -1)), 1), np.nan)
+    means, _ = _means_of_known(padded, (TOGETHER, TOGETHER))
+    # neighbours must not fill in where the runs have no spread of their own
+    return np.where(np.isfinite(spread), means, np.nan)
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,7 @@ class Standing:
         """
         of_metrics = [course.extremes / course.usual for course in self.courses.values()]
         scores = np.max(of_metrics, axis=0)
+        # a loss that is no number lies outside of any band
         return scores if self.lost is None else np.array([np.inf, *scores[1:]])
 
     @property
@@ -171,6 +179,7 @@ class Standing:
 
     @property
     def is_unlike(self) -> bool:
+        # 1 / 20 need not equal LEVEL to the last bit
         return self.p <= LEVEL + 1e-12
 
     @cached_property
@@ -204,11 +213,13 @@ def _deviation(standing: Standing) -> Deviation:
     course = standing.courses[standing.key]
     is_lower = standing.scores < standing.scores[0]
     next_score = float(standing.scores[is_lower].max())
+    # scores are multiples of the usual extreme of a metric: back to the unit of deviations
     limit = next_score * course.usual
     is_outside = np.abs(course.smoothed[0]) > limit
     row, column = np.unravel_index(np.nanargmax(np.abs(course.smoothed[0])), is_outside.shape)
     n_layers, n_positions = course.window
     window = course.deviations[0][row : row + n_layers, column : column + n_positions]
+    # a cell without a value is never the furthest one
     outwards = np.nan_to_num(window * np.sign(course.smoothed[0][row, column]))
     layer, position = np.add(
         (row, column), np.unravel_index(np.argmax(outwards), outwards.shape)
@@ -287,6 +298,7 @@ def _lost(run: MeasuredRun, loss: str) -> tuple[str, int] | None:
 def _has_score(course: Course) -> bool:
     if not np.isfinite(course.values).any() or not np.isfinite(course.smoothed).any():
         return False
+    # at 0 half of the runs lie on the median of the others, and nothing is a multiple of it
     return course.usual > 0
 
 
@@ -320,6 +332,7 @@ def _course_of_loss(
         losses = losses.loc[losses.index.isin(list(at)) & np.isfinite(losses)]
         measured.append(np.array([at[step] for step in losses.index]))
         of_runs.append(losses.to_numpy(float)[None])
+    # losses differ by factors; one that is negative somewhere has no logarithm
     is_log = all(bool((values > 0).all()) for values in of_runs)
     return _shared_course(
         (0,), measured, [np.log(values) if is_log else values for values in of_runs], is_log=is_log
@@ -343,6 +356,7 @@ def _shared_course(
     if not all(map(len, measured)):
         return None
     every = np.unique(np.concatenate(measured))
+    # nothing is extrapolated: a run says nothing of steps before its first or after its last
     begin = max(of_run[0] for of_run in measured)
     end = min(of_run[-1] for of_run in measured)
     is_shared = (every >= begin) & (every <= end)
@@ -356,5 +370,6 @@ def _shared_course(
             for at, of_run in zip(measured, of_runs, strict=True)
         ]
     )
+    # medians of fewer runs at some positions would not compare with those at others
     values[:, ~np.isfinite(values).all(axis=0)] = np.nan
     return Course(layers, positions, values, is_log=is_log)

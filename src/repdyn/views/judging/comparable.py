@@ -28,11 +28,13 @@ def require_comparable(run: DescribedRun, baselines: Sequence[DescribedRun]) -> 
             f"expected at least {FEWEST} baselines for {run.name}, got {len(baselines)}; give more "
             "sound runs of the same recipe"
         )
+    # a failed run widens the band by the very thing that the band is to show
     if failed := [other.name for other in baselines if other.insights.status == "failed"]:
         raise ValueError(
             f"expected sound baselines, got {', '.join(failed)} with the status failed; leave them "
             "out"
         )
+    # a run among its own baselines pulls their median towards itself
     if copies := [other.name for other in baselines if _is_copy(run, other)]:
         raise ValueError(
             f"expected baselines other than {run.name} itself, got {', '.join(copies)} with the "
@@ -82,6 +84,7 @@ def _equal_steps(series: MetricSeries, other: MetricSeries) -> list[bool]:
     return [
         np.array_equal(values, of_other, equal_nan=True)
         for values, of_other in pairs
+        # a step at which nothing has a value would equal any other such step
         if np.isfinite(values).any()
     ]
 
@@ -120,4 +123,5 @@ def same_part(run: DescribedRun, stacks: Sequence[DescribedRun]) -> DescribedRun
     """Return the part of a baseline that was measured on the run's probe and is of its stack; any,
     where there is none.
     """
+    # False is less than True: the same probe counts more than the same stack
     return min(stacks, key=lambda other: (other.probe != run.probe, other.stack != run.stack))

@@ -183,6 +183,7 @@ def _cells_to_compare(
 ) -> _Compared | None:
     """Return what is compared of a metric; None where a run has no layer with a value."""
     shared = sorted(set.intersection(*(set(series.steps_with_values) for series in members)))
+    # a finished model has no steps, so that its end is compared with the ends of the others
     steps = [] if any(run.finished for run in runs) else shared
     of_members: list[np.ndarray] = []
     margins_of_members: list[np.ndarray] = []
@@ -193,6 +194,7 @@ def _cells_to_compare(
         margins_of_members.append(series.margins[:, columns])
         layers.append(~np.isnan(series.values[:, columns[-1]]) & series.in_means)
     if len({series.layers for series in members}) == 1:
+        # a layer without a value in one run would shift the mean of the others against it
         in_all = np.logical_and.reduce(layers)
         layers = [in_all for _ in members]
     if not all(of_run.any() for of_run in layers):
@@ -222,6 +224,7 @@ def _compared(runs: Sequence[MeasuredRun], members: Sequence[MetricSeries]) -> I
     low = int(compared.means[:, -1].argmin())
     highest = float(compared.means[high, -1])
     lowest = float(compared.means[low, -1])
+    # a difference is told as a ratio
     if lowest <= 0:
         return False
     relative = compared.margins[high, -1] / highest, compared.margins[low, -1] / lowest
@@ -285,6 +288,7 @@ def _difference(
             "lower": runs[low].label,
             **over_seeds.evidence,
         },
+        # the share by which the lower value is below the higher one
         weight=1 - math.exp(-effect.log_ratio),
         link=report_link(
             shown.label, metric=metric, subset=subset, step=steps[-1] if steps else None
@@ -314,6 +318,7 @@ def _test_over_seeds(high: np.ndarray | None, low: np.ndarray | None) -> _SeedTe
             rng=0,
         ).pvalue
     )
+    # twice the share of the ways that are as extreme, of which the observed one is one
     n_ways = math.comb(len(high) + len(low), len(high))
     lowest = 2 / min(n_ways, _MOST_PERMUTATIONS + 1)
     sentence = (

@@ -121,6 +121,7 @@ def with_bands(rows: pd.DataFrame) -> pd.DataFrame:
     is_banded = has_bands(rows)
     if not is_banded.any():
         return rows
+    # any number above 1 does where there is no band: those rows keep their own error
     degrees = rows["n_batches"].where(is_banded, 2) - 1
     # so that the half width of the estimate is the standard deviation
     std_error = rows["std"] / degrees.map(student_quantile)
@@ -169,6 +170,7 @@ class Effect:
                     f"a ratio needs values above 0, got {number_text(estimate.value)}"
                 )
         std_error = math.hypot(value.std_error / value.value, base.std_error / base.value)
+        # the value with fewer batches decides how uncertain the error of both is
         quantile = student_quantile(min(value.degrees, base.degrees))
         return cls(math.log(value.value / base.value), quantile * std_error)
 
@@ -209,7 +211,9 @@ class Effect:
         'a factor of 54.6 (interval 49.4 to 60.3)'
         """
         ratio, low, high = (
-            math.exp(min(each, _LARGEST_EXPONENT)) for each in (self.log_ratio, self.low, self.high)
+            # the end of a very wide interval may lie beyond the largest float
+            math.exp(min(each, _LARGEST_EXPONENT))
+            for each in (self.log_ratio, self.low, self.high)
         )
         if ratio >= _PERCENT_UP_TO:
             ends = f"{number_text(low)} to {number_text(high)}"

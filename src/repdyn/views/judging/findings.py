@@ -138,6 +138,7 @@ def bell(series: MetricSeries, _: float | None) -> Judgement:
     """
     blocks = profile(series, BELL_BLOCKS)
     low, high = MIDDLE
+    # with the embeddings among the layers, layer 0 is the first block
     first = min(1, series.layers[0])
     number = series.n_blocks
     inside = [
@@ -272,6 +273,7 @@ def _ends_and_half(snapshots: Sequence[Snapshot]) -> tuple[Snapshot, Snapshot, S
         raise CannotBeJudgedError(
             f"no value before step {first.step:,} of {last.step:,}; the course may begin earlier"
         )
+    # schedules differ, and few measure exactly at half
     half = min(snapshots, key=lambda snapshot: abs(snapshot.step - last.step / 2))
     low, high = HALF
     if not low * last.step <= half.step <= high * last.step:
@@ -388,6 +390,7 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
         joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
         return joined.verdict, by_what + joined.sentence, by_what + joined.evidence
 
+    # the published convention, and the one in which no vector is compared with its own repeat
     clouds = ["all", _subset_without_repeats(rows)]
     judged = []
     for name, criterion, judge, metric, subsets in (
@@ -398,6 +401,7 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
     ):
         for subset in filter(None, subsets):
             verdict, sentence, evidence = verdict_on(judge, metric, subset, first_layer=1)
+            # what the first layer is, is a convention: a verdict that hangs on it is weak
             with_embeddings, *_ = verdict_on(judge, metric, subset, first_layer=0)
             judged.append(
                 Finding(
@@ -461,6 +465,7 @@ def _shared_cells(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     cells = rows.assign(known=np.isfinite(rows["value"])).groupby(cell, observed=True)["known"]
     is_shared = cells.transform("size") == len(runs)
     values = rows["value"].where(cells.transform("sum") == len(runs))
+    # errors of 0 and two batches let each effect be computed; its own interval is not used
     shared = rows.assign(value=values, std_error=0.0, n_batches=2).loc[is_shared]
     return [shared.loc[shared["seed"].eq(seed)] for seed in range(len(runs))]
 
@@ -477,6 +482,7 @@ def _failure(frame: pd.DataFrame) -> str | None:
     lowest = float(np.min(losses, where=np.isfinite(losses), initial=math.inf))
     if not math.isfinite(last):
         return f"the training failed: its last stored loss is {last}"
+    # of a loss that is negative somewhere a share says nothing
     if 0 < lowest < last / (1 + FAILED):
         return (
             f"the loss rose again: its last stored value, {number_text(last)}, is "

@@ -98,7 +98,9 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
     t = t[is_finite]
     y = y[is_finite]
     last = float(t[-1])
+    # in units of the last step one grid of rates serves runs of any length
     t = t / t[-1]
+    # one accuracy of the search serves values of any size
     scaled = (y - y.mean()) / np.ptp(y)
     some = log_spaced((last * t).tolist(), _GRID_STEPS)
     coarse = t[some], scaled[some] - scaled[some].mean()
@@ -115,6 +117,7 @@ def fit_activations(steps: ArrayLike, values: ArrayLike) -> ActivationFit | None
     rate, offset = np.exp(optimum.x).tolist()
     left_over, log_scale = (float(of[0]) for of in _best(t, scaled, *np.exp(optimum.x[:, None])))
     shape = np.exp(-rate * t) * (np.log(offset + t) + log_scale)
+    # of the values themselves: the search was on scaled ones
     slope = float(np.cov(shape, y, bias=True)[0, 1] / shape.var())
     gamma = math.exp(log_scale)
     return ActivationFit(
@@ -161,6 +164,7 @@ def _best(
         )
         return np.square(y - slopes * shapes).sum(axis=1)
 
+    # for a given rate and offset the curve is linear in A, A log(gamma) and K
     q, r = np.linalg.qr(np.stack([fall * rise, fall, np.ones_like(fall)], axis=-1))
     with np.errstate(all="ignore"):
         # back substitution: a triangle that is singular gives no number, which is out of bounds

@@ -69,6 +69,7 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
     )
     for kind, verbs, place in turns:
         extreme = float(course.values[place])
+        # beyond both ends, or it is part of a rise or a fall
         if course.differs(extreme, course.first) and course.differs(extreme, course.last):
             yield _turn(course, kind, verbs, place)
             return
@@ -137,6 +138,7 @@ def _change(course: _Course) -> Insight:
     last = course.last
     end = course.steps[-1]
     half = float(course.values[np.abs(np.array(course.steps) - end / 2).argmin()])
+    # still moving: over the second half, between the last two quarters, and at the very end
     late = max(1, len(course.values) // 4)
     moves = (
         (half, last),
@@ -179,6 +181,7 @@ def coupling_statements(series: MetricSeries, correlations: LossCorrelations) ->
             continue
         changes = of_metric.changes
         is_open = changes.low <= 0.0 <= changes.high
+        # written with "not", so that NaN is no connection either
         if changes.n < MIN_PAIRS or not abs(changes.value) >= 0.5 or is_open:
             return
         direction = "the same" if changes.value > 0 else "the opposite"
@@ -221,6 +224,7 @@ def best_covered_mean(series: MetricSeries) -> LayerMean:
     all layers would be that of a single one where the others have no value at the beginning.
     """
     has_value = ~np.isnan(series.values) & series.in_means[:, None]
+    # each layer that is added can only take steps away
     order = np.argsort(-has_value.sum(axis=1), kind="stable")
     complete = np.logical_and.accumulate(has_value[order])
     sizes = complete.sum(axis=1) * np.arange(1, len(order) + 1)
@@ -253,6 +257,7 @@ def _noise(mean: LayerMean) -> float:
     """
     margins = mean.margin.dropna()
     if len(margins) == len(mean.margin):
+        # margins are half widths of 95% intervals
         return float(margins.median()) / 1.96
     seconds = np.diff(mean.mean.to_numpy(float), 2)
     # the standard deviation of a normal distribution, from the median of absolute values; and of x

@@ -80,6 +80,7 @@ def of_both(
         return
     left = list(kinds(on_distinct))
     for statement in told:
+        # each statement of the other curve answers one: what is left over is said of it alone
         counterpart = next((other for other in left if _is_comparable(statement, other)), None)
         if counterpart is not None:
             left.remove(counterpart)

@@ -95,6 +95,7 @@ class DescribedRun(MeasuredRun):
         failed = next(filter(_is_failure, statements), None)
         if failed is not None:
             return "failed", failed.sentence
+        # a failure counts first: states of a finished model may contain NaN too
         if self.finished:
             return "unknown", "A finished model has no course of training to judge."
         if (number := len(self.steps)) < training.MIN_LOSSES:
@@ -112,6 +113,7 @@ class DescribedRun(MeasuredRun):
         """Return why someone should look at the run; None where nothing says so."""
         watched = list(filter(_is_watched, statements))
         of_layers = [each for each in watched if each.kind in training.LAYER_KINDS]
+        # a collapsed layer explains the alerts that it raises, and is named in their place
         if of_layers:
             return of_layers[0].sentence
         recent = [alert for alert in self.alerts if alert.step >= self._second_half]

@@ -114,6 +114,7 @@ def scores_of(run: MeasuredRun, scores: pd.DataFrame, *, is_only: bool) -> pd.Da
         )
     origins = run.frame["checkpoint"].dropna().unique()
     names = {run.name, run.label, *map(_place_of, origins)}
+    # scores without a model are those of the only run
     is_own = [not model or any(_is_named(model, name) for name in names) for model in scores.model]
     return scores.loc[is_own]
 
@@ -223,11 +224,13 @@ def _correlated(x: np.ndarray, y: np.ndarray, prefix: str) -> dict[str, float]:
     n = len(x)
     length = max(2, round(n ** (1 / 3)))
     starts = np.random.default_rng(0).integers(0, n - length + 1, (_RESAMPLES, -(-n // length), 1))
+    # whole blocks of both series together, so that their order and their pairs stay
     chosen = (starts + np.arange(length)).reshape(_RESAMPLES, -1)[:, :n]
     a, b = (pd.Series(values).rank().to_numpy()[chosen] for values in (x, y))
     a, b = (ranks - ranks.mean(1, keepdims=True) for ranks in (a, b))
     with np.errstate(invalid="ignore"):  # a resample of equal values
         resampled = (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1))
+    # resamples without any spread have no correlation
     known = resampled[np.isfinite(resampled)]
     low, high = np.quantile(known, (0.025, 0.975)) if len(known) else (np.nan, np.nan)
     return {

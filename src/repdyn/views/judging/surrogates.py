@@ -55,6 +55,7 @@ def against_drift(values: Sequence[float] | np.ndarray, phases: Sequence[str]) -
         phases: "rise" and "fall", in their order.
     """
     course = np.asarray(values, float)
+    # a stored run gets the same verdict each time that it is read
     random = np.random.default_rng(0)
     level = np.full_like(course, course.mean())
     trend = _trend(course)
@@ -106,6 +107,7 @@ def _gain(courses: np.ndarray, phases: Sequence[str]) -> np.ndarray:
         gains = np.maximum(gains, before) + np.outer(
             step, [1.0 if phase == "rise" else -1.0 for phase in phases]
         )
+        # no later step can be the first of the first phase
         start = -np.inf
     return gains[:, -1]
 
@@ -131,9 +133,13 @@ def _ar1(residuals: np.ndarray, random: np.random.Generator) -> np.ndarray:
     centred = residuals - residuals.mean()
     variance = float(centred @ centred)
     lag = float(centred[1:] @ centred[:-1]) / variance if variance > 0 else 0.0
+    # a correlation of 1 has no stationary spread, by which the first value is divided
     lag = min(0.99, max(-0.99, lag + (1 + 3 * lag) / n))
     drawn = random.standard_normal((SURROGATES, n))
+    # the first value has the spread that later ones settle to, or each course would begin with a
+    # trend
     drawn[:, 0] /= np.sqrt(1 - lag**2)
     for place in range(1, n):
         drawn[:, place] += lag * drawn[:, place - 1]
+    # steps of such a process of unit noise have the variance 2 / (1 + lag)
     return drawn * np.sqrt(np.square(np.diff(residuals)).mean() * (1 + lag) / 2)

@@ -61,6 +61,7 @@ def loss_statements(frame: pd.DataFrame) -> Iterator[Insight]:
     last = float(rows["value"].iloc[-1])
     if not math.isfinite(last):
         finite = np.flatnonzero(np.isfinite(rows["value"].to_numpy(float)))
+        # after the last finite one: a single loss that is no number may be a step that was skipped
         since = int(rows["step"].iloc[finite[-1] + 1 if len(finite) else 0])
         sentence = (
             f"The training loss has been {'NaN' if math.isnan(last) else 'infinite'} since step "
@@ -135,6 +136,7 @@ def overfitting(frame: pd.DataFrame) -> Iterator[Insight]:
     last = float(validation.iloc[-1])
     growth = last / lowest - 1 if lowest > 0 else math.nan
     level = training.tail(LEVEL_STEPS).median()
+    # both are levels, since a single training loss is noisier than the gap that is asked for
     level_then = training.loc[:at].tail(LEVEL_STEPS).median()
     gap = last - level
     evidence = {"lowest_validation_loss": lowest, "last_validation_loss": last, "gap": gap}
@@ -189,6 +191,7 @@ def alert_statements(
             layers=tuple(sorted({alert.layer for alert in raised if alert.layer is not None})),
             steps=tuple(steps),
             evidence={"rule": rule, "alerts": float(len(raised))},
+            # a change by a factor of ten or more has the full weight
             weight=0.5 + 0.5 * min(1.0, max(alert.log_change for alert in raised) / math.log(10)),
         )
 
@@ -299,6 +302,7 @@ def out_of_line_statements(frame: pd.DataFrame) -> Iterator[Insight]:
         losses, pd.Series(rows["std_error"].to_numpy(float), rows["step"].to_numpy(int))
     )
     why = _SPIKE_OR_OTHER_WEIGHTS
+    # no spike makes a loss lower than both of its neighbours
     if judged and judged[0].loss < min(value for _, value in judged[0].neighbours):
         why = (
             f"{_OTHER_WEIGHTS} ({number_text(float(losses.iloc[-1]))} at step "

@@ -5,7 +5,8 @@ rank by relative depth, which are shipped with the package.
 ``python -m experiments.usual`` writes it from rows that are committed in the repository.
 
 Values depend on the design of the probe and on the number of vectors. A run is compared with models
-whose ones are equal; an anisotropy, where there is none, with others too, and the sentence says so.
+that were measured by the same ones; its anisotropy, where there is no such model, with others too,
+and the sentence says so.
 """
 
 import csv
@@ -51,7 +52,7 @@ PUBLISHED = "published values"
 
 
 class Ends(NamedTuple):
-    """The smallest and the largest value of some layers; NaN where none has model."""
+    """The smallest and the largest value of some layers; NaN where none has one."""
 
     low: float
     high: float
@@ -268,6 +269,7 @@ def _resemblance(run: MeasuredRun, series: MetricSeries) -> Resemblance | None:
     step = series.steps_with_values[-1]
     places = [series.layers.index(layer) for layer in layers]
     value = float(series.at(step)[0][places].mean())
+    # distances from a range are ratios
     if not math.isfinite(value) or value <= 0:
         return None
     ranges, probes = _comparable_ranges(run, series, step, layers)
@@ -280,7 +282,9 @@ def _resemblance(run: MeasuredRun, series: MetricSeries) -> Resemblance | None:
         for model in ranges
         if model.compared.low / NEAR <= compared <= model.compared.high * NEAR
     ]
+    # that a trained run is above random weights is nothing to report
     others = [model for model in ranges if model not in similar and model.kind != RANDOM]
+    # a model that the reader can look up is the better landmark
     others = [model for model in others if model.kind == PUBLIC] or others
     low = [model for model in others if compared > model.compared.high]
     high = [model for model in others if compared < model.compared.low]
@@ -328,6 +332,7 @@ def _of_matching_design(
     """Return the ranges of a metric that compare with as many vectors of a design, and how the
     probes agree or differ.
     """
+    # the sentence has to say what is alike, since values of two designs do not compare
     here = f"{n_vectors:,} vectors of the design {design}"
     same_design = [model for model in ranges if model.design == design]
     same = [model for model in same_design if model.n_vectors == n_vectors]
@@ -349,6 +354,7 @@ def _distance(value: float, model: UsualRange) -> tuple[int, float]:
     """Return the place of a model among those that a value is similar: by its kind, then by the
     distance from the middle of the range as a ratio.
     """
+    # the geometric mean is in the middle where distances are ratios
     centre = math.sqrt(model.compared.low * model.compared.high)
     order = (PUBLIC, PUBLISHED, TRAINED_HERE, RANDOM)
     return order.index(model.kind), abs(math.log(value / centre))

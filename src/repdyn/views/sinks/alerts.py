@@ -47,6 +47,7 @@ class AlertSink:
         self._run = run
         self._needs_history = run.has_history
         for rule in self._rules:
+            # losses come with the training, and need not be among what is measured
             is_of_scalar = any("/" in metric for metric in rule.metrics)
             is_measured = any(applies(rule, *metric) for metric in run.metrics)
             if rule not in RULES and not is_of_scalar and not is_measured:
@@ -60,6 +61,7 @@ class AlertSink:
         self._mention_windows(step, rows)
         if not self._rules or not rows:
             return None
+        # a resumed run would take its first step for the first of all, which nothing comes before
         if self._needs_history:
             self._needs_history = False
             self._remember(step, rows[0].probe)
@@ -70,6 +72,7 @@ class AlertSink:
         lines = [f"{label}{line}" for line in alert_lines(alerts)]
         for line in lines:
             warn(log, f"alert at {line}")
+        # through all loggers in turn: one that fails must not keep the others from hearing of it
         self._run.loggers.each(lambda logger: target_of(logger).log_alerts(lines, step), step)
         stops = sorted({alert.rule for alert in alerts if alert.stop})
         return StopRequest(step, ", ".join(stops)) if stops else None
@@ -83,6 +86,8 @@ class AlertSink:
         run_id = self._run.id
         if store is not None and run_id is not None and store.steps(run_id):
             stored = store.to_arrow(run_id, columns=ALERT_COLUMNS)
+            # rows of another probe are of other vectors, and a step that is measured again is not
+            # its own past
             is_earlier = (pc.field("probe") == probe) & (pc.field("step") < step)
             self._evaluator.update(stored.filter(is_earlier))
 

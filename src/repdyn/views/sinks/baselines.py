@@ -89,6 +89,7 @@ class BaselineSink:
         self._last_step = step
         try:
             stacks = _parts(compared)
+        # what does not compare at one step never will: it is said once
         except ValueError as error:
             self._compared = None
             warn(log, f"no comparison with earlier runs: {error}")
@@ -102,6 +103,7 @@ class BaselineSink:
     def _tell(self, compared: _Compared, stack: DescribedRun, step: int) -> None:
         statement = _statement(stack)
         was_told = stack.stack in self._told
+        # a statement has the step since which a run is out only where it is
         is_told = "since" in statement.evidence
         if is_told == was_told:
             return
@@ -109,6 +111,7 @@ class BaselineSink:
         line = f"step {step}: {label}{statement.sentence}"
         if was_told:
             self._told.discard(stack.stack)
+            # a warning that is taken back is no warning
             print_above_bars(f"repdyn: {line}")
             return
         self._told.add(stack.stack)
@@ -149,6 +152,7 @@ def _is_early(stack: DescribedRun) -> bool:
     from repdyn.views.tables.runs import positions_by_step
 
     at_run, *at_baselines = positions_by_step([stack, *stack.baselines])
+    # of the shortest: beyond it there is nothing to compare with
     end = min(max(at.values()) for at in at_baselines)
     return max(at_run.values()) <= EARLY * end
 

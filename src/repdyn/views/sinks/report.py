@@ -62,6 +62,7 @@ class _Pace:
             yield
         finally:
             end = time.perf_counter()
+            # a drawing that took a second is followed by a hundred without one
             self._free_at = end + (end - start) / MAX_TIME_SHARE
 
 
@@ -107,6 +108,7 @@ class ReportSink:
             if self._is_live and self._pages.allows_more:
                 with attempt():
                     self._write_page(run)
+            # charts are drawn for loggers; without any there is the page alone
             if not list(run.info.loggers.current()):
                 return
             if not self._is_described:
@@ -127,6 +129,7 @@ class ReportSink:
         run = self._run
         if run is None or not run.store.steps(run.id):
             return
+        # who presses Ctrl-C wants an end, and a cluster that needs the machine gives seconds
         if interrupted:
             store = shlex.quote(run.store.location)
             warn(
