@@ -233,6 +233,21 @@ def test_blocks_that_carry_two_streams_are_refused_until_one_is_chosen(of):
         measure(model, probe_of(of), ["anisotropy"], "blocks.*:5")
 
 
+def test_of_two_streams_that_do_not_move_yet_the_head_takes_the_states():
+    """The first was stored, whichever it was, where branches begin at zero."""
+    torch.manual_seed(0)
+    model = TwoStreams()
+    for block in model.blocks:
+        for weight in block.parameters():
+            nn.init.zeros_(weight)
+    probe = probe_of("tokens")
+    states = capture(prepare(model, probe), probe, ["all"])
+    with torch.no_grad():
+        expected = model.eval().streams(IDS)
+    for index, layer in enumerate(states):
+        assert are_rows_of(layer.states, expected[index][1]), layer.module
+
+
 class ValueResidual(nn.Module):
     """Hands on the values that the first block computes beside the states, as those of RWKV-7
     (BlinkDL/RWKV-LM, RWKV-v7/rwkv_v7_demo.py) and of value residuals.

@@ -433,6 +433,20 @@ def test_a_metric_that_raises_costs_its_own_rows(attach, caplog):
         pass
 
 
+def test_a_metric_of_a_tensor_hears_where_the_tensor_is(attach):
+    """Metrics of this package take tensors as well, so that one's own is written for a tensor."""
+    with attach(HandWritten(), metrics=[Metric("norm", lambda x: x.norm())], on_error="warn") as t:
+        pass
+    (reason,) = set(t.store.to_pandas().dropna(subset="layer")["reason"])
+    assert reason.endswith("no attribute 'norm'; its vectors, a tensor (n_vectors, dim), are its x")
+
+
+def test_a_store_of_none_is_the_default_one(small_probe, tmp_path, monkeypatch):
+    """So that a flag that is not given can be passed on, as to the callbacks."""
+    monkeypatch.chdir(tmp_path)
+    assert Tracker(HandWritten(), small_probe, store=None).store.path == tmp_path / "repdyn"
+
+
 @pytest.mark.parametrize("loss", [torch.ones(3), "none"], ids=["vector", "text"])
 def test_a_loss_that_is_no_number_costs_its_own_row(attach, caplog, loss):
     with attach(HandWritten(), schedule=1, on_error="warn") as tracker:

@@ -37,6 +37,8 @@ class Stream:
     entered: Mapping[Slot, Tensor] = field(default_factory=dict)
     left: Mapping[Slot, Tensor] = field(default_factory=dict)
     left_by: str = ""
+    used: set[Slot] = field(default_factory=set)
+    """The parts of the last output that a module takes as they are."""
 
     @property
     def moving(self) -> set[Slot]:
@@ -50,7 +52,9 @@ class Stream:
     @property
     def slots(self) -> tuple[Slot, Slot] | None:
         """Return which argument of a block and which part of its output the states are."""
-        gives = [give for give in self.links if give in self.moving] or list(self.links)
+        # where branches begin at zero nothing moves yet: the head takes the states
+        likely = self.moving or self.used
+        gives = [give for give in self.links if give in likely] or list(self.links)
         return (self.links[gives[0]], gives[0]) if gives else None
 
     @property
@@ -89,12 +93,16 @@ class Stream:
             self._compare(give, states, self.entered)
         # copies: what follows may write into them
         self.left = {slot: states.clone() for slot, states in returned.items()}
+        self.used = set()
         self.sums.append(set())
 
     def look(self, taken: Mapping[Slot, Tensor]) -> None:
-        """Note the parts of the last output whose sum a module takes."""
+        """Note the parts of the last output that a module takes, or whose sum it takes."""
         if len(self.left) < 2:
             return
+        for give, states in self.left.items():
+            if give not in self.used and any(are_same_states(states, s) for s in taken.values()):
+                self.used.add(give)
         for first, second in permutations(self.left, 2):
             is_new = str(first) < str(second) and (first, second) not in self.sums[-1]
             if is_new and self.left[first].shape == self.left[second].shape:

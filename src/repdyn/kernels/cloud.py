@@ -83,6 +83,11 @@ class Cloud:
         self.results: dict[Any, Any] = {}
         """What :meth:`once` has computed, by function."""
 
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError; for what a tensor has, with how to get at the tensor."""
+        how = "; its vectors, a tensor (n_vectors, dim), are its x" if hasattr(Tensor, name) else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{how}")
+
     @property
     def n_unique(self) -> int:
         return len(self.distinct.first)

@@ -60,8 +60,8 @@ class Tracker:
         schedule: as for :class:`repdyn.callbacks.RepresentationDynamics`; with "checkpoints", call
             :meth:`measure` where you save one.
         metrics, layers: as for :func:`repdyn.measure`.
-        store: folder for the rows, or the URL of a remote store, to which they are uploaded in the
-            background.
+        store: folder for the rows, by default ``repdyn``, or the URL of a remote store, to which
+            they are uploaded in the background.
         start: optimizer steps taken before, in a resumed training.
         tokens_seen: tokens consumed before, in a resumed training; unknown unless given.
         resume: what :meth:`state_dict` returned when the checkpoint was saved that the training
@@ -89,7 +89,7 @@ class Tracker:
         schedule: ScheduleLike = "pythia",
         metrics: str | Sequence[MetricLike] = DEFAULT_METRICS,
         layers: LayerPatterns = None,
-        store: str | Path = "repdyn",
+        store: str | Path | None = None,
         *,
         start: int = 0,
         tokens_seen: int | None = None,
@@ -127,7 +127,8 @@ class Tracker:
         self._tokens_seen: int | None = state.get("tokens_seen", default)
         self._scalars: dict[str, Scalar] = {}
         self._origin = Origin.of(state)
-        self.store: Store = store_at(absolute_place(store), refresh=False)
+        place = absolute_place("repdyn" if store is None else store)
+        self.store: Store = store_at(place, refresh=False)
         """The store that the rows are written to."""
         self._name = settings.run or self.store.path.resolve().name
         self._options = settings
