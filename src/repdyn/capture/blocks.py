@@ -384,8 +384,10 @@ def _check_whole(model: nn.Module, name: str, listed: Blocks) -> None:
     ends = ", ".join(f'"{block.name}"' for block in listed[period - 1 :: period])
     raise ValueError(
         f"expected a list of whole blocks, but {period} modules that have no part in common take "
-        f"turns in {name!r} of {type(model).__name__} ({kinds}), as parts of blocks do; choose "
-        f"those whose outputs are the layers, such as the last of each block with layers=[{ends}]"
+        f"turns in {name!r} of {type(model).__name__} ({kinds}), as parts of blocks do; if the "
+        f"last of each block returns the states, write layers=[{ends}]; if they are added up "
+        "outside of it, as in x = x + part(x), give each block a module that returns them, or "
+        f'measure what the parts add with layers={{"outputs": [{ends}]}}'
     )
 
 
