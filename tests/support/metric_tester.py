@@ -37,14 +37,17 @@ DEGENERATE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 # small enough for several chunks of the inputs above
 CHUNKS: dict[str, Any] = {
+    "classes.CHUNK": 5 * N,
+    "classes._ROWS": 7,
     "cloud._CHUNK": 600,
     "dimension._CHUNK": 64 * 64 * DIM,
-    "groups._CHUNK": 5 * N,
-    "groups._ROWS": 7,
     "lens._LOGITS": 350,
+    "linear_map._ROWS": 7,
     "local._CHUNK": 5 * 64 * DIM,
-    "neighbours._CPU_CHUNK": 2048,
-    "neighbours._TILE": 64,
+    "search._CPU_CHUNK": 2048,
+    "search._TILE": 64,
+    "shared_neighbours._ROWS": 7,
+    "topics.CHUNK": 5 * N,
     "vocabulary._ROWS": {"cpu": 7},
     "vocabulary._VECTOR_CHUNK": 11,
 }
