@@ -28,7 +28,7 @@ from repdyn.views.charts.description import Axis, Line, Panel
 from repdyn.views.charts.lines import about_checkpoints, end_lines, mean_lines, notes, run_colours
 from repdyn.views.charts.on_matplotlib import LEGEND_ROWS, draw, draw_all
 from repdyn.views.display import FAMILIES, display_of
-from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Trace, panes_of
+from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Trace, in_panel_order, panes_of
 from repdyn.views.tables.frames import concatenated, in_registry_order, log_spaced
 from repdyn.views.tables.runs import Key, MeasuredRun
 from repdyn.views.tables.seeds import INTERVAL, SeedGroup
@@ -208,9 +208,7 @@ def comparison_figures(
         f"profiles_{file_stem(metric)}": partial(profiles, runs, metric) for metric in single
     }
     if any(run.rows_of(single)["step"].nunique() > 1 for run in runs):
-        drawings["means_over_layers"] = partial(
-            means_over_layers, runs, in_registry_order(single)[::-1]
-        )
+        drawings["means_over_layers"] = partial(means_over_layers, runs, in_panel_order(single))
     for family in overview_families(valued):
         members = in_registry_order(
             metric for metric in valued if display_of(metric).family == family

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import chain, cycle
 from typing import Any, Literal, NamedTuple
 
+from repdyn.metrics import METRICS
 from repdyn.metrics.names import base_name
 from repdyn.views.charts.axes import BEYOND, FAR_ABOVE, axis_of_lines, highest_of, scaled_by_blocks
 from repdyn.views.charts.description import Chart, Line, Panel
 from repdyn.views.charts.lines import notes
 from repdyn.views.display import display_of
-from repdyn.views.tables.frames import NO_CLASSES, in_order
+from repdyn.views.tables.frames import NO_CLASSES, in_order, in_registry_order
 from repdyn.views.tables.style import (
     CLOUD_COLOURS,
     ORDERED,
@@ -205,6 +206,18 @@ def _with_embeddings(pane: Pane, embeddings: Container[tuple[str, str]]) -> Pane
         return replace(pane, traces=(*pane.traces, of_layer_0))
     mean = first._replace(label="mean over layers")
     return replace(pane, traces=(mean, first._replace(label="layer 0", layer=0)))
+
+
+def in_panel_order(metrics: Iterable[str]) -> list[str]:
+    """Return metrics in the order of panels below each other: the dimension first, whose panel has
+    the loss too, and those of the user's own last.
+
+    >>> in_panel_order(["anisotropy", "my_metric", "two_nn"])
+    ['two_nn', 'anisotropy', 'my_metric']
+    """
+    ordered = in_registry_order(metrics)
+    registered = [metric for metric in ordered if base_name(metric) in METRICS]
+    return [*reversed(registered), *(metric for metric in ordered if metric not in registered)]
 
 
 @dataclass(frozen=True)

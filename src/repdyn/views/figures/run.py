@@ -42,7 +42,16 @@ from repdyn.views.charts.lines import (
 )
 from repdyn.views.charts.on_matplotlib import draw, draw_all
 from repdyn.views.display import FAMILIES
-from repdyn.views.figures.panes import LARGE, SMALL, WIDE, Board, Pane, Trace, panes_of
+from repdyn.views.figures.panes import (
+    LARGE,
+    SMALL,
+    WIDE,
+    Board,
+    Pane,
+    Trace,
+    in_panel_order,
+    panes_of,
+)
 from repdyn.views.tables.frames import LOSS_TITLES, loss_of_run, select_steps
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries, intervals, on_shared_layers
@@ -326,8 +335,7 @@ def _own_drawings(run: MeasuredRun) -> dict[str, Drawing]:
     }
     if not metrics or run.finished:
         return drawings
-    # two_nn before anisotropy, as by default: the first panel has the loss, too
-    drawings["mean_over_layers"] = partial(mean_over_layers, run, sorted(metrics, reverse=True))
+    drawings["mean_over_layers"] = partial(mean_over_layers, run, in_panel_order(metrics))
     for metric in metrics:
         drawings |= _heatmap_drawings(run, metric)
     return drawings

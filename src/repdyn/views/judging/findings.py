@@ -119,7 +119,7 @@ BY_BANDS = "by the paper's bands (one standard deviation over batches, which sha
 _Judge = Callable[[MetricSeries, float | None], Judgement]
 COLUMNS = ["metric", "subset", "step", "layer", "depth", "value", "std_error", "n_batches"]
 """Columns that a judgement needs."""
-_CHECKED = [*("run", "model", "probe", "layers", "stack", "stage", "settings", "head", "std")]
+_CHECKED = ["run", "model", "probe", "layers", "stack", "stage", "settings", "head", "std"]
 _MEASURED = [*COLUMNS, *_CHECKED, "low", "high"]
 """Columns that :func:`measurements` needs beside them."""
 

@@ -31,16 +31,14 @@ from repdyn.views.tables.style import of_stack
 log = logging.getLogger(__name__)
 
 _UNSHOWN = {
-    *(
-        "run_id",
-        "trainer_step",
-        "weights",
-        "weights_kind",
-        "on_distinct",
-        "near_duplicate_share",
-        "way",
-        "rank",
-    ),
+    "run_id",
+    "trainer_step",
+    "weights",
+    "weights_kind",
+    "on_distinct",
+    "near_duplicate_share",
+    "way",
+    "rank",
 }
 SHOWN_COLUMNS = [name for name in COLUMNS if name not in _UNSHOWN]
 """Columns of which some view shows something."""

@@ -119,7 +119,7 @@ def show_run(
             with attempt():
                 write_report(store, report, data=data)
                 each_target(used_loggers, methodcaller("log_page", report, f"{prefix}report", last))
-        for stack in stacks:
+        for number, stack in enumerate(stacks):
             files = []
             with attempt():
                 figures, files = _draw(stack, _of_stack(folder, stack.stack), attempt, (".png",))
@@ -127,8 +127,9 @@ def show_run(
                 log = partial(log_pictures, stack, figures, prefix=prefix, log_layers=log_layers)
                 each_target(used_loggers, log)
             with attempt():
-                print_summary(stack, figures=files, console=console, **spent())
-                spent = dict  # printed once
+                # those of the whole run, beside its first stack
+                seconds = spent() if number == 0 else {}
+                print_summary(stack, figures=files, console=console, **seconds)
                 if len(stacks) > 1:
                     print_line(console, "")
         if len(stacks) > 1:
@@ -307,6 +308,7 @@ def log_heatmaps(
     if type(target) is Target:  # which takes values alone
         return
     # with Matplotlib, which a run without views does without
+    from repdyn.views.figures.panes import in_panel_order
     from repdyn.views.figures.run import heatmap, mean_over_layers
 
     with attempts() as attempt:
@@ -320,7 +322,7 @@ def log_heatmaps(
             if stack.bands:
                 with attempt():
                     own = [metric for metric in stack.metrics() if has_own_figures(metric)]
-                    figures["mean_over_layers"] = mean_over_layers(stack, sorted(own, reverse=True))
+                    figures["mean_over_layers"] = mean_over_layers(stack, in_panel_order(own))
             with attempt():
                 target.log_images(named_figures(figures, stack.stack, prefix), stack.steps[-1])
 

@@ -285,8 +285,9 @@ def measured(data: DescribedRuns) -> Markup:
         "on",
         "attention",
         "versions",
+        "last measured",
+        "probe",
     )
-    headings = (*headings, "last measured", "probe")
     costs = [
         tag("li", tag("b", run.label), ": ", text)
         for run in data.runs
@@ -492,16 +493,14 @@ def _listed(rows: pd.DataFrame, column: str) -> str:
 
 
 _CORRELATION_HEADINGS = (
-    *(
-        "metric",
-        "tokens",
-        "of the values",
-        "95% interval",
-        "n",
-        "of the changes",
-        "95% interval",
-        "n",
-    ),
+    "metric",
+    "tokens",
+    "of the values",
+    "95% interval",
+    "n",
+    "of the changes",
+    "95% interval",
+    "n",
 )
 _CORRELATION_METHOD = (
     "Spearman's rank correlation of the mean over layers with the loss: over the checkpoints, and "

@@ -119,20 +119,23 @@ known.
 """
 
 _OF_CAPTIONS = (
-    *(
-        "run",
-        "probe",
-        "design",
-        "n_batches",
-        "n_vectors",
-        "step",
-        "layer",
-        "metric",
-        "subset",
-        "settings",
-    ),
-    *("compared_to", "value", "low", "high", "margin"),
+    "run",
+    "probe",
+    "design",
+    "n_batches",
+    "n_vectors",
+    "step",
+    "layer",
+    "metric",
+    "subset",
+    "settings",
+    "compared_to",
+    "value",
+    "low",
+    "high",
+    "margin",
 )
+"""Columns that the caption of a figure tells about."""
 
 Key: TypeAlias = tuple[str, str | None]
 """The name of a run and that of a stack of its model, None where the blocks have none."""

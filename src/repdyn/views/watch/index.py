@@ -45,19 +45,24 @@ _KEY_DIGITS = 12
 _DESCRIBING_SHARE = 0.05
 """Largest share of the time that describing one run takes."""
 _COLUMNS = (
-    *(
-        *ALERT_COLUMNS,
-        "model",
-        "causal",
-        "parameters",
-        "checkpoint",
-        "stage",
-        "layers",
-        "module",
-        "depth",
-        "settings",
-    ),
-    *("low", "high", "n_vectors", "n_unique", "revision", "same_as", "mixed_with", "measured_at"),
+    *ALERT_COLUMNS,
+    "model",
+    "causal",
+    "parameters",
+    "checkpoint",
+    "stage",
+    "layers",
+    "module",
+    "depth",
+    "settings",
+    "low",
+    "high",
+    "n_vectors",
+    "n_unique",
+    "revision",
+    "same_as",
+    "mixed_with",
+    "measured_at",
 )
 """Columns of a store that the table rests on: reading all of them would take longer."""
 
