@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
@@ -24,7 +24,7 @@ from repdyn.views.figures.panes import LARGE
 from repdyn.views.judging import DescribedRun, described_runs
 from repdyn.views.report import plots
 from repdyn.views.tables.frames import grid_of, select_steps
-from repdyn.views.tables.runs import MeasuredRun, differences
+from repdyn.views.tables.runs import Key, MeasuredRun, differences
 from repdyn.views.tables.seeds import SeedGroup, with_seeds
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import metric_title, subset_title
@@ -165,29 +165,33 @@ def compare(
     members = plots.compared_with(data.runs, data.seeds, (metric, subset))
     if not members:
         raise _not_measured(data.runs, metric, subset)
-    colours = plots.compared_colours(data.runs, data.seeds)
-    why = (
-        differences([member.run for member in plots.compared_with(data.runs, (), (metric, subset))])
-        or data.not_seeds
-    )
-    plot = (
-        plots.profiles_plot(members, colours)
-        if over == "depth"
-        else plots.training_plot(members, colours)
-    )
-    if plot is None:
-        raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
-    if over == "training":
-        plot = _along_steps(plot)
-    title = html.escape(_title(metric, subset, members[0].run), quote=False)
+    single = [member.run for member in plots.compared_with(data.runs, (), (metric, subset))]
+    why = differences(single) or data.not_seeds
     shown = [_only(run, metric, subset) for run in with_seeds(data.runs, data.seeds)]
     shown = [run for run in shown if run.series]
-    drawing = (
-        partial(comparison.over_depth, shown, [metric], metric_title(metric), LARGE)
-        if over == "depth"
-        else partial(comparison.means_over_layers, shown, [metric])
+    plot, drawing = _compared(
+        members, plots.compared_colours(data.runs, data.seeds), shown, metric, over
     )
+    title = html.escape(_title(metric, subset, members[0].run), quote=False)
     return _figure(plot, title, _in_lines(f"not comparable: {why}") if why else "", drawing)
+
+
+def _compared(
+    members: Sequence[plots.ComparedMember],
+    colours: Mapping[Key, str],
+    shown: Sequence[MeasuredRun],
+    metric: str,
+    over: Over,
+) -> tuple[PlotlyDict, Callable[[], Picture]]:
+    """Return the plot of the members of a comparison, and what draws the same as a picture."""
+    if over == "depth":
+        title = metric_title(metric)
+        drawing = partial(comparison.over_depth, shown, [metric], title, LARGE)
+        return plots.profiles_plot(members, colours), drawing
+    plot = plots.training_plot(members, colours)
+    if plot is None:
+        raise ValueError("expected a run with at least two checkpoints, got none; use over='depth'")
+    return _along_steps(plot), partial(comparison.means_over_layers, shown, [metric])
 
 
 def _over_depth(
@@ -266,50 +270,57 @@ def _along_steps(plot: PlotlyDict) -> PlotlyDict:
 
 
 def _played(plot: PlotlyDict, run: DescribedRun, series: MetricSeries) -> PlotlyDict:
-    """Return frames, and the slider and button that show them."""
-    floor = shared_axis(series, run.series).floor
-    value = len(on_plotly.with_bands(plot["data"])) - 1  # the last trace, above its band
-    frames = []
-    stops = []
-    at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
-    other = other_cloud(series, run.series)
-    roles = [trace.get("meta", {}).get("role") for trace in plot["data"]]
+    """Return the layout with a slider and a button, and the frames that they show."""
     steps = select_steps(series.steps, MAX_FRAMES)
+    frames = _frames(plot["data"], run, series, steps)
+    layout = {**plot["layout"], **_slider([frame["name"] for frame in frames])}
+    return {"layout": layout, "frames": frames}
+
+
+def _frames(
+    traces: Sequence[PlotlyDict], run: DescribedRun, series: MetricSeries, steps: Sequence[int]
+) -> list[PlotlyDict]:
+    """Return for each step what it changes: the last trace and the band before it, and the line of
+    the other cloud."""
+    floor = shared_axis(series, run.series).floor
+    value = len(on_plotly.with_bands(traces)) - 1
+    other = other_cloud(series, run.series)
+    roles = [trace.get("meta", {}).get("role") for trace in traces]
+    frames = []
     lines = profile_lines(series, dict.fromkeys(steps, plots.VALUE))
     for step, line in zip(steps, lines, strict=True):
         exact = np.asarray(line.y)
         band = on_plotly.band_outline(line.x, *(line.band or ()), floor=floor)
-        data = [band, {"y": placed(exact, floor), "customdata": exact}]
-        places = [value - 1, value]
+        changes = {value - 1: band, value: {"y": placed(exact, floor), "customdata": exact}}
         if other is not None:
-            # no line before it has a band
-            places.append(roles.index("beside"))
             values = grid_of(other.rows).reindex(columns=[step]).to_numpy(float)[:, 0]
-            data.append({"y": placed(values, floor)})
-        frames.append({"name": line.label, "data": data, "traces": places})
-        arguments = [[line.label], at_once | {"frame": {"duration": 0, "redraw": False}}]
-        stops.append({"label": line.label, "method": "animate", "args": arguments})
-    play = [None, at_once | {"frame": {"duration": 250, "redraw": False}, "fromcurrent": True}]
-    layout = {
-        **plot["layout"],
-        "sliders": [
-            {
-                "steps": stops,
-                "active": len(stops) - 1,
-                "currentvalue": {"prefix": "step "},
-                "pad": {"t": 40},
-            }
-        ],
-        "updatemenus": [
-            {
-                "type": "buttons",
-                "buttons": [{"label": "Play", "method": "animate", "args": play}],
-                "x": 0,
-                "y": 1.15,
-            }
-        ],
+            # no line before it has a band
+            changes[roles.index("beside")] = {"y": placed(values, floor)}
+        frames.append({"name": line.label, "data": [*changes.values()], "traces": [*changes]})
+    return frames
+
+
+def _slider(names: Sequence[str]) -> PlotlyDict:
+    """Return a slider over frames with these names, and a button that shows all of them."""
+    at_once: dict[str, Any] = {"mode": "immediate", "transition": {"duration": 0}}
+    stops = [
+        {
+            "label": name,
+            "method": "animate",
+            "args": [[name], at_once | {"frame": {"duration": 0, "redraw": False}}],
+        }
+        for name in names
+    ]
+    slider = {
+        "steps": stops,
+        "active": len(stops) - 1,
+        "currentvalue": {"prefix": "step "},
+        "pad": {"t": 40},
     }
-    return {"layout": layout, "frames": frames}
+    play = [None, at_once | {"frame": {"duration": 250, "redraw": False}, "fromcurrent": True}]
+    button = {"label": "Play", "method": "animate", "args": play}
+    menu = {"type": "buttons", "buttons": [button], "x": 0, "y": 1.15}
+    return {"sliders": [slider], "updatemenus": [menu]}
 
 
 def _figure(plot: PlotlyDict, title: str, caption: str, drawing: Callable[[], Picture]) -> Figure:

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -230,6 +230,38 @@ than that.
 """
 
 
+class Reloading(NamedTuple):
+    """A page on a disk follows its training by reloading itself."""
+
+    written: float
+    """Seconds since 1970."""
+    every: float
+    """Seconds between two loads."""
+    stale: float
+    """Seconds after it was written, from which on it is no longer called live."""
+
+    @classmethod
+    def since_now(cls, every: float) -> Self:
+        """Return what a page that is written now says."""
+        stale = max(STALE_AFTER, 3 * every)
+        return cls(written=datetime.now(UTC).timestamp(), every=every, stale=stale)
+
+
+class Followed(NamedTuple):
+    """The page of a server hears of new measurements, and fetches what it then shows."""
+
+    events: str
+    """Address of the events."""
+    data: str
+    """Address of the content, as :func:`page_data` returns it."""
+    versions: Mapping[str, int]
+    """Of the runs that it shows, by their keys."""
+
+
+Live: TypeAlias = Reloading | Followed
+"""How the page of a running training gets new content."""
+
+
 def write_report(
     stores: StoreLike | Iterable[StoreLike],
     path: Path,
@@ -274,10 +306,7 @@ def write_report(
         )
     chosen = stores_of(stores)
     data = described_runs(chosen, runs, probe, seeds) if data is None else data
-    live = None
-    if refresh_seconds is not None:
-        stale = max(STALE_AFTER, 3 * refresh_seconds)
-        live = {"written": datetime.now(UTC).timestamp(), "every": refresh_seconds, "stale": stale}
+    live = None if refresh_seconds is None else Reloading.since_now(refresh_seconds)
     text = page(data, title or page_title(data), page_sources(chosen), live=live)
     # a name may contain what cannot be encoded
     content = text.encode(errors="backslashreplace")
@@ -290,35 +319,30 @@ def page(
     title: str,
     sources: str,
     *,
-    live: Mapping[str, object] | None = None,
+    live: Live | None = None,
     links: str = "",
 ) -> str:
     """Return the page of some data, under its title and with the names of its stores and links to
     other pages.
-
-    ``live`` says how the page of a running training gets new content: when it was ``written``, and
-    the interval ``every`` at which it reloads itself and ``stale``, from which it is no longer
-    called live; or the addresses of ``events`` and of ``data``, as :func:`page_data` returns it.
     """
     texts = {"title": title, "sources": sources, "version": version("repdyn")}
-    every = (live or {}).get("every")
     content = page_data(data, live)
     scripts = dict(_scripts())
-    scripts["policy"] += "; connect-src 'self'" if live and "events" in live else ""
+    if isinstance(live, Followed):
+        scripts["policy"] += "; connect-src 'self'"
+    every = f' data-every="{live.every}"' if isinstance(live, Reloading) else ""
     return Template(asset("page.html")).substitute(
         **{name: joined([text]) for name, text in texts.items()},
         **content["packed"],
         **content["parts"],
         links=joined([links]),
         **scripts,
-        every=Markup("" if every is None else f' data-every="{every}"'),
+        every=Markup(every),
         style=asset("page.css"),
     )
 
 
-def page_data(
-    data: DescribedRuns, live: Mapping[str, object] | None = None
-) -> dict[str, dict[str, str]]:
+def page_data(data: DescribedRuns, live: Live | None = None) -> dict[str, dict[str, str]]:
     """Return the content of a page: the ``packed`` data of its script, and HTML of the ``parts``
     below its charts.
     """
@@ -326,7 +350,7 @@ def page_data(
     written = joined([f"Written {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC."])
     parts = {name: content(data) for name, content in _PARTS.items()}
     return {
-        "packed": {"tree": as_text({**tree, "live": live}), "numbers": numbers},
+        "packed": {"tree": as_text({**tree, "live": live and live._asdict()}), "numbers": numbers},
         "parts": {"written": written, **parts},
     }
 

@@ -37,7 +37,7 @@ from repdyn.store import Store
 from repdyn.utils.addresses import RootPath, allowed_hosts, announcement, free_port
 from repdyn.views.judging import DescribedRuns, described_rows
 from repdyn.views.report.markup import Markup, asset, joined, policy, tag
-from repdyn.views.report.write import page, page_data, page_sources, page_title
+from repdyn.views.report.write import Followed, page, page_data, page_sources, page_title
 from repdyn.views.watch.index import Index
 
 TOKEN = "token"
@@ -224,7 +224,7 @@ class Shown(NamedTuple):
 
     stores: list[Store]
     data: DescribedRuns
-    live: dict[str, object]
+    live: Followed
 
 
 def report_page(index: Index, keys: Sequence[str], root: str) -> Response:
@@ -264,11 +264,9 @@ def _shown(index: Index, keys: Sequence[str], root: str) -> Shown | Response:
         return PlainTextResponse(str(error), 422)
     query = urlencode([("run", key) for key in keys])
     below = "&below=1" if root else ""
-    live = {
-        "events": f"{root}events?{query}",
-        "data": f"{root}data?{query}{below}",
-        "versions": versions,
-    }
+    live = Followed(
+        events=f"{root}events?{query}", data=f"{root}data?{query}{below}", versions=versions
+    )
     return Shown(stores=list(dict.fromkeys(store for store, *_ in rows)), data=data, live=live)
 
 
