@@ -296,6 +296,7 @@ def is_reproduced(outcomes: Sequence[Outcome]) -> bool:
     text of the recipe.
     """
     judged = [outcome for outcome in outcomes if outcome.published.criterion is not None]
+    # a value that fits on another text or model is not the published one
     return bool(judged) and all(
         each.verdict == "reproduced" and not each.deviations for each in judged
     )
@@ -316,6 +317,8 @@ def _measured(
         and name.startswith(hash_start or "")
     ]
     if len(candidates) > 1:
+        # of several the one that was sampled as asked; if none was, all stay, and the error names
+        # them
         candidates = [
             (rows, probe) for rows, probe in candidates if not deviations(cloud, rows, probe)
         ] or candidates
@@ -325,6 +328,7 @@ def _measured(
     if not candidates:
         return f"no checkpoint measured by the {cloud.design} design"
     ((rows, probe),) = candidates
+    # a paper on an encoder-decoder would have to say which of both a value is of
     if len(stacks := by_stack(rows)) > 1:
         return f"has {len(stacks)} stacks of blocks, and a recipe is about one"
     differing = deviations(recipe.cloud, rows, probe)
@@ -348,9 +352,11 @@ def run_studies(
     problems = []
     for (kind, settings), model in product(recipe.studies.items(), models):
         study = getattr(lab, kind)
+        # not each study has a text or a seed
         takes = inspect.signature(study).parameters
         options = settings | {name: value for name, value in shared.items() if name in takes}
         output = folder / kind / file_name(model.run)
+        # with other options, or broken off, it is run again
         if _options(output) == options:
             continue
         try:

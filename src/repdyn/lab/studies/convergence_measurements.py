@@ -132,11 +132,14 @@ def class_cosines(cosines: np.ndarray, tokens: np.ndarray, probe: Probe) -> Clas
     """
     cosines = cosines[:, tokens]
     sequences = (probe.window_of(tokens), len(probe.lengths))
+    # a fall is positive
     steps = -np.diff(cosines, axis=0)
     fell = {size: steps > max(size, _ROUNDING) for size in FALLS}
+    # the last column counts tokens that fall at some step, which no sum over steps gives
     falls = {
         size: SequenceSums.of(np.vstack([at, at.any(0)]), *sequences) for size, at in fell.items()
     }
+    # frequent words decide a mean over tokens: over words each counts once
     distinct, words = np.unique(probe.tokens.numpy()[tokens], return_inverse=True)
     of_words = SequenceSums.of(cosines, words, len(distinct)).means
     return ClassCosines(SequenceSums.of(cosines, *sequences), falls, of_words)
@@ -179,6 +182,7 @@ def skip_blocks(loaded: LoadedModel, probe: Probe) -> pd.DataFrame:
         adds), final_alignment (mean cosine of each token's last state to its own in the whole
         model), loss, reason if it is NaN.
     """
+    # the embedding output is no block that could be left out
     _, *blocks = layer_states(loaded, probe)
     rows = [(-1, 1.0, *_loss(loaded, probe))]
     for block in tqdm(blocks, desc=f"{loaded.name}: without each block", leave=False):
@@ -275,6 +279,7 @@ def compare_classes(first: SequenceSums, second: SequenceSums, *, paired: bool) 
             f"expected at least 2 {what}, got {len(first_means)} and {len(other)}; take more text, "
             "or sentences"
         )
+    # where no sequence differs from another the test has no t, and the row says NaN
     with np.errstate(all="ignore"):
         tested: Any = (
             stats.ttest_rel(first_means, other)
@@ -323,6 +328,7 @@ def holm(p: ArrayLike) -> np.ndarray:
     """
     values = pd.Series(np.asarray(p, dtype=float))
     ascending = values.dropna().sort_values(kind="stable")
+    # the smallest p times the number of tests, the next times one fewer, none below the one before
     adjusted = (ascending * np.arange(len(ascending), 0, -1)).clip(upper=1).cummax()
     return adjusted.reindex(values.index).to_numpy()
 
@@ -415,6 +421,7 @@ SUMMARIES: dict[str, Callable[[np.ndarray], float]] = {
 def summaries_with(rows: pd.DataFrame, values: pd.Series) -> pd.DataFrame:
     """Return each summary of the alignment profile of a run, or one stack of its model, and a
     scalar by step, without NaN (column "value"), at every step that has both."""
+    # a step at which a layer has no value has no profile
     profiles = grid(measurements(rows), "alignment", "all").dropna(axis="columns")
     steps = [step for step in profiles.columns if step in values.index]
     table = {

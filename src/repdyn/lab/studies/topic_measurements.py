@@ -89,6 +89,7 @@ class TextTopics:
         # -1 for a word without topics, whose column is masked in the end
         numbers = pd.Index(self.words).get_indexer(list(words))
         joint = self.word_shares[:, numbers].T * self.document_shares[document]
+        # a word that two topics share about equally would be noise in either
         likely = joint.max(axis=1) >= CERTAINTY * joint.sum(axis=1)
         return np.where((numbers >= 0) & likely, joint.argmax(axis=1), -1)
 
@@ -195,6 +196,7 @@ def find_topics(documents: list[str], n_topics: int = N_TOPICS, *, seed: int = 0
         (np.ones(len(rows)), (rows, columns)), shape=(len(spans), len(lexicon.words))
     )
     counts.sum_duplicates()
+    # function words are in all topics, and would tie them together
     specific = [
         len(word) >= MIN_WORD_LENGTH and not is_function_word(word) for word in lexicon.words
     ]
@@ -281,6 +283,7 @@ def measure_topics(
     for layer in tqdm(states, total=len(states.layers), desc=title, leave=False):
         gaps = vector_gaps(layer.states[states.rows_of(tokens)], ids, labels)
         vectors.append(gaps.assign(layer=layer.index))
+        # layer 0 has no attention before it
         if layer.index:
             try:
                 of_heads = attention_gaps(
@@ -343,6 +346,7 @@ def shifted_topics(topics: Tensor, n_shifts: int = N_CONTROLS) -> list[Tensor]:
     """
     if len(topics) < 2:
         raise ValueError(f"expected at least 2 sequences, got {len(topics)}; raise sequences=")
+    # whole sequences, so that a control has the same runs of equal topics as the text itself
     return [topics.roll(shift, dims=0) for shift in range(1, min(n_shifts, len(topics) - 1) + 1)]
 
 
@@ -413,6 +417,7 @@ def over_sequences(by_sequence: Mapping[str, np.ndarray]) -> pd.DataFrame:
             "different topics"
         )
     columns = {
+        # the mean over heads sequence by sequence, so that it has a standard error of its own
         name: np.column_stack([x, x.mean(axis=1)])
         for name, x in {**by_sequence, "difference": difference}.items()
     }

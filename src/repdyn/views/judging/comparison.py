@@ -172,9 +172,9 @@ class _Compared(NamedTuple):
     def widest_layer(self, high: int, low: int) -> tuple[int, str]:
         """Return the layer in which two runs differ most at the end, and both values as text."""
         ends = self.values[high][:, -1], self.values[low][:, -1]
-        place = int(np.nanargmax(np.abs(ends[0] - ends[1])))
-        return self.members[0].layers[place], " and ".join(
-            number_text(values[place]) for values in ends
+        widest = int(np.nanargmax(np.abs(ends[0] - ends[1])))
+        return self.members[0].layers[widest], " and ".join(
+            number_text(values[widest]) for values in ends
         )
 
 

@@ -67,11 +67,11 @@ def course_statements(series: MetricSeries) -> Iterator[Insight]:
         ("peak", MOVES, int(course.values.argmax())),
         ("trough", MOVES[::-1], int(course.values.argmin())),
     )
-    for kind, verbs, place in turns:
-        extreme = float(course.values[place])
+    for kind, verbs, turn in turns:
+        extreme = float(course.values[turn])
         # beyond both ends, or it is part of a rise or a fall
         if course.differs(extreme, course.first) and course.differs(extreme, course.last):
-            yield _turn(course, kind, verbs, place)
+            yield _turn(course, kind, verbs, turn)
             return
     if course.differs(course.last, course.first):
         yield _change(course)
@@ -103,10 +103,10 @@ class _Course(NamedTuple):
         return f"{subject} {verb} from {number_text(self.first)} at step {self.steps[0]:,} to"
 
 
-def _turn(course: _Course, kind: str, verbs: Sequence[str], place: int) -> Insight:
-    """Return that a course has an extremum of this kind at a place inside of it."""
-    at = course.steps[place]
-    extreme = float(course.values[place])
+def _turn(course: _Course, kind: str, verbs: Sequence[str], turn: int) -> Insight:
+    """Return that a course has an extremum of this kind, ``turn`` steps after its first one."""
+    at = course.steps[turn]
+    extreme = float(course.values[turn])
     first = course.first
     last = course.last
     drift = against_drift(course.mean.mean.to_numpy(float), TURNS[kind])
@@ -408,6 +408,7 @@ def layer_statements(series: MetricSeries) -> Iterator[Insight]:
     distances = np.where(
         before * after > 0, np.sign(before) * np.fmin(np.abs(before), np.abs(after)), 0.0
     )
+    # a share of the largest value too, since successive layers may hardly differ at all
     outside = np.abs(distances) > max(OUTLIER * usual, MIN_SHARE * largest)
     for index in 1 + np.flatnonzero(outside & ~(np.abs(distances) <= 2 * margins[1:-1])):
         distance = float(distances[index - 1])
@@ -474,10 +475,12 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     steps = rows["step"].to_numpy()
     is_missing = rows["value"].isna().to_numpy()
     last = int(steps.max())
+    # layer 0 is left out: the embeddings have few distinct vectors in a sound run too
     is_at_end = (steps == last) & (rows["layer"].to_numpy(int) > 0)
     if not is_missing[is_at_end].any():
         return
     at_end = rows.loc[is_at_end, ["step", *_CELL, "value", *REASON_COLUMNS]]
+    # the first checkpoint has none before it to compare with
     at_end = drop_first_comparison(at_end) if last == steps.min() else at_end
     missing = at_end.loc[at_end["value"].isna()]
     if missing.empty:
@@ -485,6 +488,7 @@ def missing_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     earlier = rows.loc[(steps < last) & ~is_missing, _CELL].drop_duplicates()
     had_value = missing.merge(earlier, "left", indicator=True)["_merge"].eq("both").to_numpy()
     is_few = missing["reason_code"].eq(ReasonCode.FEW_DISTINCT).fillna(False).to_numpy(bool)
+    # what never had a value has not lost one
     as_ever = is_few & ~had_value & (last > steps.min())
     share = len(missing) / len(at_end)
     reason = counted_reasons(missing)
@@ -590,6 +594,7 @@ def valley_statements(series: MetricSeries) -> Iterator[Insight]:
     after = low + int(np.nanargmax(values[low:]))
     rise = float(min(values[before], values[after]) - values[low])
     largest = float(np.nanmax(values))
+    # written with "not", so that NaN is no valley
     if not rise > MIN_SHARE * largest or rise <= 2 * margins[low]:
         return
     layers = tuple(series.layers[place] for place in (before, low, after))

@@ -146,9 +146,9 @@ class DescribedRun(MeasuredRun):
             metrics.missing_statements(self.rows),
         ]
         statements = [*chain(*of_subjects)]
-        collapses = [each.layers for each in statements if each.kind == "collapsed layer"]
-        collapsed = set(chain(*collapses))
-        return [_without_consequence(each, collapsed) for each in statements]
+        collapses = filter(_is_collapse, statements)
+        collapsed = set(chain.from_iterable(statement.layers for statement in collapses))
+        return [_without_consequence(statement, collapsed) for statement in statements]
 
     @cached_property
     def resemblances(self) -> list[Resemblance]:
@@ -279,6 +279,10 @@ def _weighted(statement: Insight) -> Insight:
 def _rank(statement: Insight) -> tuple[int, float, str, str]:
     severity = SEVERITIES.index(statement.severity)
     return severity, -statement.weight, statement.kind, statement.sentence
+
+
+def _is_collapse(statement: Insight) -> bool:
+    return statement.kind == "collapsed layer"
 
 
 def _is_failure(statement: Insight) -> bool:

@@ -50,6 +50,7 @@ def _settings_of(runs: Sequence[MeasuredRun]) -> dict[str, list[str]]:
     """Return the value of each setting in each run as text, by the name of the setting."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in PLACES)
     values = {name: [run.settings.get(name, NO_VALUE) for run in runs] for name in names}
+    # settings of some trainings alone would make all of them look different
     if not all(run.settings for run in runs):
         rates = [scalar(run.scalars, LEARNING_RATE).max() for run in runs]
         values = {"largest learning rate measured": [number_text(rate) for rate in rates]}

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -95,7 +96,7 @@ def _nothing_measured(frames: Iterable[pd.DataFrame]) -> str:
 
 
 def described_rows(
-    found: Mapping[RunKey, pd.DataFrame],
+    rows_of_runs: Mapping[RunKey, pd.DataFrame],
     seeds: Sequence[str] | None = None,
     against: "Yardstick | None" = None,
 ) -> DescribedRuns:
@@ -104,10 +105,10 @@ def described_rows(
 
     A ValueError says that none has a measurement, or that ``seeds`` do not fit.
     """
-    names = _names(found)
+    names = _names(rows_of_runs)
     frames = {
         names[key]: rows if names[key] == key[1] else rows.assign(run=names[key])
-        for key, rows in found.items()
+        for key, rows in rows_of_runs.items()
     }
     if not (measured := {name: rows for name, rows in frames.items() if is_measured(rows)}):
         raise ValueError(_nothing_measured(frames.values()))
@@ -125,6 +126,7 @@ def described_rows(
     runs = in_comparison_order(one for name, rows in measured.items() for one in stacks(name, rows))
     try:
         return DescribedRuns(runs, frames, seed_groups(runs, seeds))
+    # where nobody said that they are seeds of one model, runs are described one by one
     except ValueError as error:
         if seeds is not None:  # patterns of the user's that do not fit
             raise
@@ -228,6 +230,7 @@ def with_baselines(
     try:
         yardstick = stored_yardstick(tuple(map(str, places)))
         return [yardstick.compared(stack, origin) for stack in parts]
+    # nobody asked for them here: they may have been moved since the training
     except (ValueError, OSError) as error:
         log.info("no baselines are shown beside %s: %s", run, error)
         return list(parts)
@@ -242,13 +245,14 @@ def stored_yardstick(places: tuple[str, ...]) -> Yardstick:
 def doubts(store: Store, probes: Iterable[tuple[str, str | None]]) -> list[str]:
     """Return what :func:`insights` states of steps that repeat another one or are out of line, for
     runs and the probe to look at of each, or all of them."""
-    found = (
-        run for name, probe in probes for run in described_runs(store, [name], probe, seeds=()).runs
-    )
-    stated = [(run, each) for run in found for each in ranked(of_continuity(run))]
-    return list(
-        dict.fromkeys(f"{of_stack(run.name, run.stack)}: {each.sentence}" for run, each in stated)
-    )
+    described = [described_runs(store, [name], probe, seeds=()).runs for name, probe in probes]
+    lines = [
+        f"{of_stack(run.name, run.stack)}: {statement.sentence}"
+        for run in chain.from_iterable(described)
+        for statement in ranked(of_continuity(run))
+    ]
+    # losses are the same on each probe of a run, and so is what is said of them
+    return list(dict.fromkeys(lines))
 
 
 def selected_rows(
@@ -302,6 +306,7 @@ def _probe_endings(rows_by_probe: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """Return what names of a run on each of its probes end in."""
     if len(rows_by_probe) == 1:
         return dict.fromkeys(rows_by_probe, "")
+    # a hash tells probes apart, the design tells what their values mean
     designs = {
         probe: ", ".join(design_names(rows.loc[rows["layer"].notna()]))
         for probe, rows in rows_by_probe.items()
