@@ -22,7 +22,7 @@ from synthetic_runs import fill, make_published, make_row, make_rows
 
 from repdyn import Probe, open_store
 from repdyn.kernels.kernel import UndefinedCode
-from repdyn.store import MeasurementKey, Store, find_store, find_stores
+from repdyn.store import MeasurementKey, Store, find_store, find_stores, stores_of
 from repdyn.store import store as store_module
 from repdyn.store.counting import READ_FIRST
 from repdyn.store.files import is_whole, read_rows
@@ -587,3 +587,13 @@ def test_polars_reads_a_store_as_the_page_says(tmp_path):
     store.write(KEY, [row(), row(layer=2)])
     (tmp_path / "store" / "profile.png").write_bytes(b"a picture")
     assert len(lines_for("import polars", store.path)["table"]) == 2
+
+
+def test_the_home_directory_is_found_again(tmp_path, monkeypatch):
+    """A store at ~/runs was written to the home directory, and the views found none there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    open_store("~/runs").write(KEY, [row()])
+    assert find_store("~/runs").path == tmp_path / "runs"
+    (store,) = stores_of("~")
+    assert store.path == tmp_path / "runs"

@@ -64,7 +64,7 @@ class Downloads:
         self._budget = options.max_disk
         # a folder of its own, since purge deletes what it finds inside
         parent = options.downloads or cache_directory() / "downloads"
-        self._root = parent.absolute() / "repdyn-downloads"
+        self._root = parent.expanduser().absolute() / "repdyn-downloads"
         self._choose = partial(choose_files, with_code=options.trust_remote_code)
         # by folder, the bytes that its checkpoint takes or will take
         self._reserved: dict[Path, int] = {}

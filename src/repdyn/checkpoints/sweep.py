@@ -210,6 +210,8 @@ def sweep(
     # Python has no shell around it that expands the home directory
     if isinstance(source, str | Path) and str(source).startswith("~"):
         source = Path(source).expanduser()
+    if tokenizer is not None and tokenizer.startswith("~"):
+        tokenizer = str(Path(tokenizer).expanduser())
     options = SweepOptions(
         source=source,
         store=store,

@@ -87,7 +87,7 @@ def find_store(path: str | Path) -> Store:
             f"expected a store with measurements, found none at {path}; name the folder of the "
             "runs' folders"
         )
-    path = Path(path)
+    path = Path(path).expanduser()
     if stores:
         listed = shorten_list([str(store.path) for store in stores])
         raise ValueError(f"expected one store in {path}, got {len(stores)}; name one of {listed}")
@@ -171,7 +171,8 @@ def find_stores(path: str | Path) -> list[Store]:
     if is_url(path):
         store = store_at(path)
         return [store] if _has_measurements(store.path) else []
-    path = Path(path)
+    # as where a store is written: Python has no shell around it that expands the home directory
+    path = Path(path).expanduser()
     for folder in (path, path / RUN_STORE):
         if _has_measurements(folder):
             return [Store(folder)]
