@@ -44,12 +44,15 @@ def short_value(value: float) -> str:
     >>> (short_value(0.0532), short_value(12.34), short_value(1234.0), short_value(123456.0),
     ...     short_value(math.nan))
     ('0.05', '12.3', '1234', '1e+05', '   -')
-    >>> short_value(-12.34)
-    '-12.3'
+    >>> (short_value(-12.34), short_value(0.0031), short_value(0.0))
+    ('-12.3', '3e-3', '0.00')
     """
     if math.isnan(value):
         return f"{NO_VALUE:>4}"
     size = abs(value)
     if size >= 9999.5:
         return f"{value:.0e}"
+    # else a share of a thousandth would be shown as none
+    if 0 < size < 0.005:
+        return f"{value:.0e}".replace("e-0", "e-")
     return f"{value:4.{2 if size < 9.995 else 1 if size < 99.95 else 0}f}"
