@@ -47,6 +47,7 @@ from repdyn.views.judging.findings import (
     GROWTH,
     MEANINGS,
     UNIFORM,
+    JudgedRun,
     findings,
     findings_over_seeds,
 )
@@ -451,7 +452,7 @@ def growing(*ends, noise=0.5, **changes):
 def judged_of_seeds(frames, name="growth"):
     return next(
         finding
-        for finding in findings_over_seeds(frames)
+        for finding in findings_over_seeds([*map(JudgedRun, frames)])
         if (finding.name, finding.subset) == (name, "all")
     )
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,12 @@ from synthetic_runs import (
 )
 
 from repdyn.cli.main import main
+from repdyn.store import Store
 from repdyn.store.schema import LEARNING_RATE, LOSS, PROBE_LOSS, VALIDATION_LOSS
 from repdyn.views.charts.axes import value_axis
 from repdyn.views.charts.on_plotly import colour_axis, coloured, plotly_axis
 from repdyn.views.judging import DescribedRuns, described_runs
+from repdyn.views.judging import findings as findings_module
 from repdyn.views.judging.findings import findings, on_kind
 from repdyn.views.plots import heatmap, means, profile
 from repdyn.views.report import write_report
@@ -40,6 +43,7 @@ from repdyn.views.report.plots import LOSS as LOSS_COLOUR
 from repdyn.views.report.plots import course_plot
 from repdyn.views.report.sections import course_of_training
 from repdyn.views.report.write import as_text, packed, page_tree
+from repdyn.views.tables import frames
 from repdyn.views.tables.frames import grid, measurements
 
 STEPS = (0, 1, 8, 64)
@@ -390,6 +394,29 @@ def stores(tmp_path):
 
 def named(traces):
     return {trace["name"]: trace for trace in traces if trace["showlegend"]}
+
+
+def test_a_page_reads_the_rows_of_a_run_once_and_looks_through_a_store_once(tmp_path, monkeypatch):
+    """Hundreds of short runs would take a multiple of the time otherwise."""
+    runs = [rows(f"lab/m-seed{number}", number) for number in range(4)]
+    store = fill(tmp_path, *runs)
+    calls = Counter()
+
+    def count(owner, name):
+        counted = getattr(owner, name)
+
+        def counting(*arguments, **options):
+            calls[name] += 1
+            return counted(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    count(frames, "_checked")
+    count(findings_module, "_failure")
+    count(Store, "paths")
+    write_report(store, tmp_path / "report.html")
+    assert (calls["_checked"], calls["_failure"]) == (len(runs), len(runs))
+    assert calls["paths"] <= 3  # however many runs there are
 
 
 @pytest.mark.parametrize(("what", "points"), [("profiles", 3), ("training", 4)])

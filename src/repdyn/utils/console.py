@@ -37,7 +37,8 @@ class PrintableConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            if self.options.ascii_only and not segment.text.isascii():
+            # the options of a console take longer to make than a segment
+            if not segment.text.isascii() and self.options.ascii_only:
                 segment = Segment(segment.text.encode("ascii", "replace").decode(), segment.style)
             yield segment
 

@@ -29,7 +29,8 @@ from repdyn.views.judging.findings import (
     MEANINGS,
     VERSION,
     Finding,
-    findings,
+    JudgedRun,
+    findings_of,
     findings_over_seeds,
     on_kind,
 )
@@ -460,9 +461,10 @@ def _legend(runs: Sequence[MeasuredRun], distinct: Iterable[str]) -> list[str]:
 def _line_of(run: MeasuredRun, with_failed: bool, with_distinct: bool) -> dict[str, str | Text]:
     """Return the cells of a run, or of seeds, by the headings of their columns."""
     if isinstance(run, SeedGroup):
-        judged = findings_over_seeds([member.frame for member in run.members])
+        seeds = [JudgedRun(member.frame, member.rows) for member in run.members]
+        judged = findings_over_seeds(seeds)
     else:
-        judged = findings(run.frame)
+        judged = findings_of(JudgedRun(run.frame, run.rows))
     anisotropy, without_sink, dimension = (
         _mean_at_end(run.series.get(key))
         for key in (("anisotropy", "all"), ("anisotropy", "no_sink"), ("two_nn", "all"))

@@ -5,6 +5,7 @@ seeds of one model.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -326,32 +327,53 @@ class Finding:
         return self.sentence + (other if self.with_embeddings != self.verdict else "")
 
 
-def findings(frame: pd.DataFrame) -> list[Finding]:
-    """Judge each published finding on one run, or on one stack if its model has several.
+class JudgedRun:
+    """What the findings are judged on of one run, or of one stack if its model has several.
 
     The training losses among its rows decide whether the training failed, the learning rates when
     its warm-up ended.
+
+    Args:
+        frame: all rows of the run.
+        rows: its :func:`~repdyn.views.tables.frames.measurements`, if they have been made.
+    """
+
+    def __init__(self, frame: pd.DataFrame, rows: pd.DataFrame | None = None) -> None:
+        self.rows = _judged_rows(frame) if rows is None else _of_judged(rows)
+        self.failure = _failure(frame)
+        self.warm_up = _end_of_warm_up(frame)
+        self.has_bands = _has_bands(frame)
+
+
+def findings(frame: pd.DataFrame) -> list[Finding]:
+    """Judge each published finding on one run, as :func:`findings_of` does, from all of its
+    rows."""
+    return findings_of(JudgedRun(frame))
+
+
+def findings_of(run: JudgedRun) -> list[Finding]:
+    """Judge each published finding on one run, or on one stack if its model has several.
 
     Returns:
         Seven findings: the two shapes of anisotropy over depth and its growth, each on all tokens
         and without sinks; rise and decline of the dimension of all vectors. Of distinct tokens or
         inputs it is an eighth, where their dimension was measured.
     """
-    return _judged([frame])
+    return _judged([run])
 
 
-def findings_over_seeds(frames: Sequence[pd.DataFrame]) -> list[Finding]:
+def findings_over_seeds(seeds: Sequence[JudgedRun]) -> list[Finding]:
     """Judge each published finding on two or more seeds of one model: each effect by its interval
     over the seeds.
 
-    The effects of each seed are those of :func:`findings`, at the steps that all seeds have and
+    The effects of each seed are those of :func:`findings_of`, at the steps that all seeds have and
     over the blocks that have a value in all of them. The intervals of single seeds, which are over
     probes, are not used.
     """
-    over = f"over {len(frames)} seeds: "
+    over = f"over {len(seeds)} seeds: "
     return [
         replace(finding, sentence=over + finding.sentence, evidence=over + finding.evidence)
-        for finding in _judged(frames)
+        for finding in _judged(seeds)
     ]
 
 
@@ -363,15 +385,21 @@ def on_kind(judged: Iterable[Finding], causal: bool | None) -> list[Finding]:
     ]
 
 
-def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
+def _judged(runs: Sequence[JudgedRun]) -> list[Finding]:
     """Return the findings on one run, or on several seeds of one model."""
-    failures = list(filter(None, map(_failure, frames)))
-    rows = list(map(_judged_rows, frames))
-    warm_ups = list(map(_end_of_warm_up, frames))
-    by_what = BY_BANDS if len(frames) == 1 and _has_bands(frames[0]) else ""
-    if len(frames) > 1:
+    failures = [run.failure for run in runs if run.failure is not None]
+    rows = [run.rows for run in runs]
+    by_what = BY_BANDS if len(runs) == 1 and runs[0].has_bands else ""
+    if len(runs) > 1:
         rows = _shared_cells(rows)
-        failures = [f"{len(failures)} of {len(frames)} seeds: {why}" for why in failures]
+        failures = [f"{len(failures)} of {len(runs)} seeds: {why}" for why in failures]
+
+    @cache
+    def series_of_runs(metric: str, subset: str, first_layer: int) -> list[MetricSeries]:
+        of_runs = [series_of(of_run, metric, subset) for of_run in rows]
+        if not all(series.steps for series in of_runs):
+            raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
+        return [series.from_layer(first_layer) for series in of_runs]
 
     def verdict_on(
         judge: _Judge, metric: str, subset: str, first_layer: int
@@ -379,12 +407,10 @@ def _judged(frames: Sequence[pd.DataFrame]) -> list[Finding]:
         try:
             if failures:
                 raise CannotBeJudgedError(failures[0])
-            judgements = []
-            for of_run, warm_up in zip(rows, warm_ups, strict=True):
-                series = series_of(of_run, metric, subset)
-                if not series.steps:
-                    raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-                judgements.append(judge(series.from_layer(first_layer), warm_up))
+            of_runs = series_of_runs(metric, subset, first_layer)
+            judgements = [
+                judge(series, run.warm_up) for series, run in zip(of_runs, runs, strict=True)
+            ]
         except CannotBeJudgedError as reason:
             return "cannot be judged", str(reason), str(reason)
         joined = over_seeds(judgements) if len(judgements) > 1 else judgements[0]
@@ -424,7 +450,14 @@ def _judged_rows(frame: pd.DataFrame) -> pd.DataFrame:
     # the other columns are many, and copied by each selection of rows
     columns = [*_MEASURED, *({"design"} & set(frame))]
     judged = frame.loc[is_judged, columns] if is_judged.any() else frame
-    return with_bands(measurements(judged)).loc[:, COLUMNS]
+    return _of_judged(measurements(judged))
+
+
+def _of_judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return of measurements those that the findings are about, with the columns that these
+    need."""
+    columns = [*COLUMNS, *({"design", "std"} & set(rows))]
+    return with_bands(rows.loc[_is_judged(rows), columns]).loc[:, COLUMNS]
 
 
 def _is_judged(frame: pd.DataFrame) -> np.ndarray:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from repdyn.metrics.names import base_name
 from repdyn.probe.design import NO_MASSIVE
-from repdyn.store.schema import ReasonCode
+from repdyn.store.schema import FINISHED, ReasonCode
 from repdyn.utils.numbers import number_text
 from repdyn.views.judging.effects import MOVES, MOVING, change_size, rank_correlation
 from repdyn.views.judging.fits import fits_of
@@ -22,7 +22,7 @@ from repdyn.views.tables.frames import (
     REASON_COLUMNS,
     counted_reasons,
     drop_first_comparison,
-    is_finished,
+    has_text,
     loss_of_run,
 )
 from repdyn.views.tables.series import LayerMean, MetricSeries
@@ -299,7 +299,8 @@ def loss_correlations(
     of one training are not.
     """
     # the stored losses of a run have no stage
-    if is_finished(frame.loc[frame["layer"].notna().to_numpy(), ["stage"]]):
+    is_of_finished = has_text(frame, "stage", FINISHED)
+    if is_of_finished[frame["layer"].notna().to_numpy()].all():
         return LossCorrelations(
             None, reason="a finished model has no checkpoints to correlate over"
         )
@@ -527,9 +528,9 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     whether ever more.
     """
     are_counted = rows["own_window_excluded"].eq(False) & rows["same_window_share"].notna()
-    shares = rows.loc[are_counted, ["step", "metric", "same_window_share"]]
-    if shares.empty:
+    if not are_counted.any():
         return
+    shares = rows.loc[are_counted, ["step", "metric", "same_window_share"]]
     highest = shares.groupby("step")["same_window_share"].max()
     first = float(highest.iloc[0])
     last = float(highest.iloc[-1])

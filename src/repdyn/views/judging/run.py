@@ -16,7 +16,7 @@ from repdyn.views.alerts import RULES, Rule
 from repdyn.views.display import is_dimension_of_neighbours
 from repdyn.views.judging import metrics, neighbours, training
 from repdyn.views.judging.against import baseline_statements
-from repdyn.views.judging.findings import JUDGED, Finding, findings, on_kind
+from repdyn.views.judging.findings import JUDGED, Finding, JudgedRun, findings_of, on_kind
 from repdyn.views.judging.insight import (
     SEVERITIES,
     Insight,
@@ -31,6 +31,7 @@ from repdyn.views.tables.frames import by_stack, scalar
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import of_stack
+from repdyn.views.tables.texts import sampling
 
 _STEP_SHOWN = {"alert": 0, "peak": 1, "trough": 1}
 """Which of the steps of a statement a link to it shows, by kind; of others the last."""
@@ -163,7 +164,17 @@ class DescribedRun(MeasuredRun):
         is_judged = self.vectors_of == "tokens" and any(
             metric in JUDGED for metric, _ in self.series
         )
-        return on_kind(findings(self.frame), self.causal) if is_judged else []
+        return on_kind(findings_of(self.judged), self.causal) if is_judged else []
+
+    @cached_property
+    def sampling(self) -> str:
+        """Return on how many vectors its values rest, and how they were drawn, in words."""
+        return sampling(self.rows)
+
+    @cached_property
+    def judged(self) -> JudgedRun:
+        """Return what published findings are judged on, which the findings on seeds take too."""
+        return JudgedRun(self.frame, self.rows)
 
 
 def stacks_of_run(

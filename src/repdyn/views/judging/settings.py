@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from repdyn.store.schema import LEARNING_RATE
 from repdyn.utils.numbers import NO_VALUE, number_text, short_count
 from repdyn.views.judging.insight import Insight
-from repdyn.views.tables.frames import scalar
+from repdyn.views.tables.frames import scalar, values_of
 from repdyn.views.tables.runs import PLACES, MeasuredRun, listed
 
 _STORED = {
@@ -56,7 +56,7 @@ def _settings_of(runs: Sequence[MeasuredRun]) -> dict[str, list[str]]:
         values = {"largest learning rate measured": [number_text(rate) for rate in rates]}
     for column, title in _STORED.items():
         values[title] = [
-            ", ".join(map(str, run.rows[column].dropna().unique())) or NO_VALUE for run in runs
+            ", ".join(map(str, values_of(run.rows, column))) or NO_VALUE for run in runs
         ]
     values["parameters"] = [
         NO_VALUE if run.parameters is None else short_count(run.parameters) for run in runs

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from repdyn.store import Store, StoreLike, stores_of
+from repdyn.store.runs import RunPath
 from repdyn.store.schema import COLUMNS
 from repdyn.utils.printing import shorten_list
 from repdyn.views.alerts import stored_rules
@@ -99,9 +100,13 @@ def described_rows(
     rows_of_runs: Mapping[RunKey, pd.DataFrame],
     seeds: Sequence[str] | None = None,
     against: "Yardstick | None" = None,
+    paths: Mapping[Store, Sequence[RunPath]] | None = None,
 ) -> DescribedRuns:
     """Return runs from the rows of each on one probe, scalars and failures among them, with the
     rules of their alerts and the baselines that they are compared with.
+
+    ``paths`` are the histories of the runs in each store, if they are known already: a store looks
+    through all of its folders for them.
 
     A ValueError says that none has a measurement, or that ``seeds`` do not fit.
     """
@@ -114,14 +119,17 @@ def described_rows(
         raise ValueError(_nothing_measured(frames.values()))
     labels = run_labels(measured)
     keys = {name: key for key, name in names.items()}
+    if paths is None:
+        paths = {store: store.paths() for store in dict.fromkeys(key[0] for key in rows_of_runs)}
+    path_of = {(store, path.name): path for store in paths for path in paths[store]}
 
     def stacks(name: str, rows: pd.DataFrame) -> list[DescribedRun]:
         store, run, _ = keys[name]
-        path = store.path_of(run)
+        path = path_of.get((store, run))
         configuration = None if path is None else path.run.configuration.get("training")
         rules = stored_rules(store.alerts_path(path or run))
         described = stacks_of_run(rows, rules, labels[name], configuration)
-        return with_baselines(described, store, run, against)
+        return with_baselines(described, store, run, path, against)
 
     runs = in_comparison_order(one for name, rows in measured.items() for one in stacks(name, rows))
     try:
@@ -212,7 +220,11 @@ class Yardstick:
 
 
 def with_baselines(
-    parts: Sequence[DescribedRun], store: Store, run: str, against: Yardstick | None = None
+    parts: Sequence[DescribedRun],
+    store: Store,
+    run: str,
+    path: RunPath | None,
+    against: Yardstick | None = None,
 ) -> list[DescribedRun]:
     """Return the parts of a run with its baselines: those that are given, else those that its
     tracker was given, if they can be read and compare.
@@ -223,7 +235,6 @@ def with_baselines(
     origin = store.path.resolve(), run
     if against is not None:
         return [against.compared(stack, origin) for stack in parts]
-    path = store.path_of(run)
     places = path.run.configuration.get("against") if path else None
     if not places:
         return list(parts)

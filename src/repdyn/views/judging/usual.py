@@ -13,14 +13,17 @@ import csv
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib.resources import files
 from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from repdyn.probe.design import DISTINCT, NO_MASSIVE
 from repdyn.utils.numbers import number_text
 from repdyn.views.judging.insight import Insight
-from repdyn.views.tables.frames import has_text
+from repdyn.views.tables.frames import distinct_rows, has_text
 from repdyn.views.tables.runs import MeasuredRun
 from repdyn.views.tables.series import MetricSeries
 from repdyn.views.tables.style import metric_title, short_subset_title
@@ -311,19 +314,29 @@ def _comparable_ranges(
     rows = run.rows
     is_of_series = has_text(rows, "metric", series.metric) & has_text(rows, "subset", series.subset)
     is_in_middle = (rows["step"].eq(step) & rows["layer"].isin(layers)).to_numpy(bool)
-    described = rows.loc[is_of_series & is_in_middle, ["settings", "n_vectors", "design"]]
-    facts = described.drop_duplicates().dropna()
+    columns = ["settings", "n_vectors", "design"]
+    described = rows[columns].take(np.flatnonzero(is_of_series & is_in_middle))
+    facts = [fact for fact in distinct_rows(described, columns) if not pd.isna(list(fact)).any()]
     if len(facts) != 1:  # also of rows from before the design was stored
         return [], ""
-    settings, n_vectors, design = facts.iloc[0]
+    settings, n_vectors, design = facts[0]
     same_metric = [
         model
-        for model in usual_ranges()
-        if (model.metric, model.subset, model.settings) == (series.metric, series.subset, settings)
-        and model.middle.is_known
-        and model.probe != run.probe  # the run itself, or one beside it
+        for model in _known_ranges(series.metric, series.subset, str(settings))
+        if model.probe != run.probe  # the run itself, or one beside it
     ]
     return _of_matching_design(same_metric, int(n_vectors), str(design))
+
+
+@cache
+def _known_ranges(metric: str, subset: str, settings: str) -> list[UsualRange]:
+    """Return the ranges of a metric on a subset that are known in the middle."""
+    return [
+        model
+        for model in usual_ranges()
+        if (model.metric, model.subset, model.settings) == (metric, subset, settings)
+        and model.middle.is_known
+    ]
 
 
 def _of_matching_design(

@@ -64,8 +64,9 @@ def rows_and_stacks(
     if probe is not None:
         is_of_probe = frame["probe"] == probe
         frame = frame.loc[is_of_probe]
-    stacks = stacks_of_run(frame, stored_rules(store.alerts_path(run)))
-    return frame, with_baselines(stacks, store, run)
+    path = store.path_of(run)
+    stacks = stacks_of_run(frame, stored_rules(store.alerts_path(path or run)))
+    return frame, with_baselines(stacks, store, run, path)
 
 
 def _as_in_report(
@@ -195,7 +196,11 @@ def show_store(
             (stack, _of_stack(_folder(store, run, frame, base), stack.stack))
             for (_, run, _), frame in measured.items()
             for stack in with_baselines(
-                stacks_of_run(frame, stored_rules(store.alerts_path(run))), store, run, against
+                stacks_of_run(frame, stored_rules(store.alerts_path(run))),
+                store,
+                run,
+                store.path_of(run),
+                against,
             )
         ]
         are_few = len(shown) <= MAX_SUMMARIES

@@ -228,12 +228,18 @@ def _layer_traces(
 
 
 def course_plot(
-    run: DescribedRun, series: MetricSeries, others: Sequence[MetricSeries] = ()
+    run: DescribedRun,
+    series: MetricSeries,
+    others: Sequence[MetricSeries] = (),
+    losses: Sequence[Panel] | None = None,
 ) -> PlotlyDict:
     """Return a training in rows on one axis: the loss, metrics averaged over layers, and the steps
     with alerts.
+
+    ``losses`` is :func:`loss_row` of the run, if it has been made for another course.
     """
-    rows = [*_loss_row(run), *(_mean_row(run, one) for one in (series, *others))]
+    losses = loss_row(run) if losses is None else losses
+    rows = [*losses, *(_mean_row(run, one) for one in (series, *others))]
     if marks := [replace(mark, y=0.5) for mark in marks_on(run.alerts, None)]:
         rows.append(Panel(title="alerts", x=TRAINING, y=NO_VALUES, marks=marks))
     plot = stacked_rows(rows)
@@ -241,10 +247,11 @@ def course_plot(
     return plot
 
 
-def _loss_row(run: DescribedRun) -> list[Panel]:
+def loss_row(run: DescribedRun) -> list[Panel]:
+    """Return the panel with the losses of a run; none where no loss is stored."""
     training = loss_line(run.loss(LOSS_NAME), LOSS_TITLES[LOSS_NAME], dash="-", marker="")
     validation = loss_line(run.loss(VALIDATION_LOSS), f"{LOSS_TITLES[VALIDATION_LOSS]} (dashed)")
-    rows = scalar_rows(run.scalars, PROBE_LOSS, ["step", "low", "high"])
+    rows = scalar_rows(run.frame, PROBE_LOSS, ["step", "low", "high"])
     losses = run.loss(PROBE_LOSS)
     low, high = (
         rows[end].astype(float).set_axis(rows["step"]).reindex(losses.index).to_numpy()

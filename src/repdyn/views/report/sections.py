@@ -3,7 +3,7 @@ what failed.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 
 import pandas as pd
@@ -34,10 +34,10 @@ from repdyn.views.judging.metrics import CAVEAT
 from repdyn.views.judging.run import chosen_series
 from repdyn.views.judging.usual import named_range
 from repdyn.views.report.markup import Markup, details, joined, table, tag
-from repdyn.views.tables.frames import failures, metrics_of, missing_values
+from repdyn.views.tables.frames import failures, metrics_of, missing_values, values_of
 from repdyn.views.tables.runs import differences
 from repdyn.views.tables.style import KINDS, family_title, metric_title, subset_title
-from repdyn.views.tables.texts import copies_line, cost_line, sampling, seconds_by_metric
+from repdyn.views.tables.texts import copies_line, cost_line, seconds_by_metric
 
 MAX_CARDS = 3
 """Number of statements of a run that are visible; the others can be opened."""
@@ -77,7 +77,7 @@ def _about(run: DescribedRun) -> str:
         f", {short_count(run.parameters)} parameters" if run.parameters else "",
     )
     what = f"{rows['model'].iloc[0]}, {KINDS[run.causal]}{parameters}"
-    return f"{what}; {run.extent}; {rows['layer'].nunique()} layers; {sampling(rows)}"
+    return f"{what}; {run.extent}; {rows['layer'].nunique()} layers; {run.sampling}"
 
 
 def _differences(data: DescribedRuns) -> list[Markup]:
@@ -188,11 +188,13 @@ def alerts_and_findings(data: DescribedRuns) -> Markup:
         )
         parts.append(tag("p", f"{why}{', '.join(failed)}."))
     if judged:
+        of_run = {run.key: run.judged for run in data.runs}
         over_seeds = [
             (
                 group.label,
                 on_kind(
-                    findings_over_seeds([member.frame for member in group.members]), group.causal
+                    findings_over_seeds([of_run[member.key] for member in group.members]),
+                    group.causal,
                 ),
             )
             for group in data.seeds
@@ -364,7 +366,7 @@ def citation(data: DescribedRuns) -> Markup:
     """Return what to cite, and a sentence on each run for a methods section."""
     sentences = [
         f"{run.label}: measured with repdyn {_listed(run.rows, 'repdyn_version')} on the probe "
-        f"{run.probe}; {sampling(run.rows)}."
+        f"{run.probe}; {run.sampling}."
         for run in data.runs
     ]
     what = tag(
@@ -488,8 +490,7 @@ def _or_dash(count: float | None) -> str:
 
 
 def _listed(rows: pd.DataFrame, column: str) -> str:
-    found: Iterable[object] = rows[column].dropna().unique().tolist()
-    return ", ".join(str(one) for one in found) or "\u2013"
+    return ", ".join(map(str, values_of(rows, column))) or "\u2013"
 
 
 _CORRELATION_HEADINGS = (

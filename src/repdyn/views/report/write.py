@@ -23,6 +23,7 @@ from repdyn.store.schema import LOSS
 from repdyn.utils.files import write_atomically
 from repdyn.views.charts import on_plotly
 from repdyn.views.charts.axes import shared_axis, training_axes
+from repdyn.views.charts.description import Panel
 from repdyn.views.charts.lines import other_cloud
 from repdyn.views.charts.on_plotly import PlotlyDict
 from repdyn.views.judging import DescribedRun, DescribedRuns, described_runs
@@ -94,8 +95,9 @@ def _metric_tree(metric: str) -> PlotlyDict:
 
 def _run_tree(run: DescribedRun) -> PlotlyDict:
     metrics: dict[str, PlotlyDict] = {}
+    losses = plots.loss_row(run)
     for (metric, subset), series in run.series.items():
-        metrics.setdefault(metric, {})[subset] = _series_tree(run, series)
+        metrics.setdefault(metric, {})[subset] = _series_tree(run, series, losses)
     return {
         "label": run.label,
         "start": sections.opening(run),
@@ -105,7 +107,7 @@ def _run_tree(run: DescribedRun) -> PlotlyDict:
     }
 
 
-def _series_tree(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
+def _series_tree(run: DescribedRun, series: MetricSeries, losses: Sequence[Panel]) -> PlotlyDict:
     is_trained = len(series.steps) > 1 and not run.finished
     means = series.layer_mean
     other = other_cloud(series, run.series)
@@ -129,7 +131,7 @@ def _series_tree(run: DescribedRun, series: MetricSeries) -> PlotlyDict:
         "beside": None if other is None else other.subset,
         "baselines": None if band is None else {"name": band.name, **band.limits._asdict()},
         "heatmap": plots.heatmap_plot(run, series) if is_trained else None,
-        "course": plots.course_plot(run, series, others) if is_trained else None,
+        "course": plots.course_plot(run, series, others, losses) if is_trained else None,
         "lines": plots.layers_plot(run, series) if is_trained else None,
         "mean": {
             "steps": means.mean.index.tolist(),

@@ -2,6 +2,7 @@
 values.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -36,16 +37,13 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
 
     Values that compare two checkpoints do not count.
     """
-    # the other columns would be copied with each selection of rows
-    measured = rows.loc[
-        rows["compared_to"].isna() & rows["value"].notna(), ["step", *_CELL, "value"]
-    ]
-    # a quick look first: most steps differ from all others in their extremes
-    extremes = measured.groupby("step")["value"].agg(["size", "min", "max"])
-    is_alike = extremes.duplicated(keep=False)
-    if not is_alike.any():
+    is_measured = (rows["compared_to"].isna() & rows["value"].notna()).to_numpy(bool)
+    step_of_row = rows["step"].to_numpy(int)
+    alike = _alike_in_extremes(step_of_row[is_measured], rows["value"].to_numpy(float)[is_measured])
+    if not alike:
         return []
-    measured = measured.loc[measured["step"].isin(extremes.index[is_alike])]
+    # the other columns would be copied with each selection of rows
+    measured = rows.loc[is_measured & np.isin(step_of_row, alike), ["step", *_CELL, "value"]]
     cells = measured.groupby(_CELL, dropna=False, sort=False, observed=True).ngroup()
     ordered = measured.assign(cell=cells).sort_values(["step", "cell"])[["step", "cell", "value"]]
     groups: dict[bytes, list[int]] = {}
@@ -53,6 +51,22 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
         content = values["cell"].to_numpy().tobytes() + values["value"].to_numpy(float).tobytes()
         groups.setdefault(content, []).append(int(str(step)))
     return [tuple(steps) for steps in groups.values() if len(steps) > 1]
+
+
+def _alike_in_extremes(steps: np.ndarray, values: np.ndarray) -> list[int]:
+    """Return the steps that have as many values, the lowest and the highest of them the same, as
+    another step: a quick look, since most steps differ from all others."""
+    by_step = np.argsort(steps, kind="stable")
+    distinct, starts, sizes = np.unique(steps[by_step], return_index=True, return_counts=True)
+    if len(distinct) < 2:
+        return []
+    lows = np.minimum.reduceat(values[by_step], starts)
+    highs = np.maximum.reduceat(values[by_step], starts)
+    extremes = list(zip(sizes.tolist(), lows.tolist(), highs.tolist(), strict=True))
+    counts = Counter(extremes)
+    return [
+        step for step, ends in zip(distinct.tolist(), extremes, strict=True) if counts[ends] > 1
+    ]
 
 
 def since_by_layer(
@@ -107,13 +121,14 @@ def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
         by_layer = np.full((len(layers), len(column_of_pair)), np.nan)
         by_layer[row_of_cell, [column_of_pair[pair] for pair in pairs]] = value_of_row[places]
         is_anisotropy = np.array([metric == "anisotropy" for metric, _ in column_of_pair], bool)
-        for layer, before, values in zip(layers[1:].tolist(), by_layer, by_layer[1:], strict=False):
-            same = layer - 1 in layers and np.allclose(
-                before, values, rtol=SAME, atol=0.0, equal_nan=True
-            )
+        is_close = np.isclose(by_layer[:-1], by_layer[1:], rtol=SAME, atol=0.0, equal_nan=True)
+        is_same = is_close.all(axis=1) & (np.diff(layers) == 1)
+        for place in np.flatnonzero(is_same).tolist():
+            layer = int(layers[place + 1])
+            values = by_layer[place + 1]
             is_line = values[is_anisotropy].max(initial=0.0) > LINE
             not_whole = np.extract(values % 1 > 0, values)
-            if same and not is_line and len(np.unique(not_whole)) > 1:
+            if not is_line and len(np.unique(not_whole)) > 1:
                 yield layer
 
     return since_by_layer(rows, repeating)
@@ -124,9 +139,12 @@ def collapsed_layers(rows: pd.DataFrame) -> dict[int, int]:
     :func:`since_by_layer` does.
     """
 
-    is_cloud = rows["subset"].isin(SUBSETS) & (rows["n_vectors"] > 1)
     is_rounded = has_text(rows, "reason_code", ReasonCode.ROUNDING)
-    is_collapsed = (is_cloud & (is_rounded | (rows["n_unique"] == 1))).fillna(False).to_numpy(bool)
+    is_equal = rows["n_unique"].to_numpy(float, na_value=np.nan) == 1
+    is_collapsed = (is_rounded | is_equal) & rows["subset"].isin(SUBSETS).to_numpy()
+    is_collapsed &= rows["n_vectors"].to_numpy(float, na_value=np.nan) > 1
+    if not is_collapsed.any():
+        return {}
     layer_of_row = rows["layer"].to_numpy(int)
 
     def collapsed(places: np.ndarray) -> Iterable[int]:

@@ -7,7 +7,7 @@ steps (:func:`select_steps`), and tell why values are missing (:func:`missing_va
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -59,6 +59,49 @@ def distinct_texts(rows: pd.DataFrame, column: str) -> list[str]:
         return sorted({"nan" if pd.isna(value) else str(value) for value in texts.unique()})
     codes = np.unique(texts.codes)
     return sorted("nan" if code < 0 else str(texts.categories[code]) for code in codes)
+
+
+def values_of(rows: pd.DataFrame, column: str) -> list[Any]:
+    """Return the distinct values of a column in the order of the rows, without missing ones.
+
+    >>> values_of(pd.DataFrame({"metric": ["b", None, "a", "b"]}, dtype="category"), "metric")
+    ['b', 'a']
+    """
+    values = rows[column].array
+    if not isinstance(values, pd.Categorical):
+        return rows[column].dropna().unique().tolist()
+    codes, first_places = np.unique(values.codes, return_index=True)
+    in_order = codes[np.argsort(first_places)]
+    return [str(values.categories[code]) for code in in_order if code >= 0]
+
+
+def distinct_rows(rows: pd.DataFrame, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the distinct rows of some columns in ascending order, missing values last.
+
+    >>> distinct_rows(pd.DataFrame({"metric": ["b", None, "a", "b"]}, dtype="category"), ["metric"])
+    [('a',), ('b',), (nan,)]
+    """
+    keys = np.zeros(len(rows), np.int64)
+    for name in columns:
+        codes = _codes(rows[name])
+        keys = np.unique(keys * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
+    places = np.unique(keys, return_index=True)[1]
+    distinct = zip(*(rows[name].array.take(places).tolist() for name in columns), strict=True)
+    return sorted(distinct, key=_missing_last)
+
+
+def _missing_last(row: Sequence[Any]) -> list[tuple[bool, Any]]:
+    """Return a key that sorts rows as pandas does: missing values compare with no other one."""
+    return [(True, "") if pd.isna(value) else (False, value) for value in row]
+
+
+def _codes(column: pd.Series) -> np.ndarray:
+    """Return a number of each value of a column, from 0 on, which equal values share."""
+    values = column.array
+    is_text = isinstance(values, pd.Categorical)
+    codes = values.codes if is_text else pd.factorize(column, use_na_sentinel=False)[0]
+    # a missing text is -1
+    return codes.astype(np.int64) + 1
 
 
 def filled(column: pd.Series, text: str) -> pd.Series:
@@ -138,10 +181,10 @@ def by_stack(frame: pd.DataFrame) -> dict[str | None, pd.DataFrame]:
     Rows without a layer, such as losses and failures, are repeated for each stack, in the order of
     :data:`STACKS`.
     """
+    if bool(frame["stack"].isna().all()):
+        return {None: frame}  # no copy of a large frame
     named = frame.loc[frame["layer"].notna(), "stack"]
     names: list[str] = in_order(named.dropna().unique(), STACKS)
-    if not names and bool(frame["stack"].isna().all()):
-        return {None: frame}  # no copy of a large frame
     of_run = frame["layer"].isna()
     stacks: dict[str | None, pd.DataFrame] = {
         name: frame.loc[of_run | frame["stack"].isin([name])] for name in names
@@ -196,7 +239,7 @@ def scalar_rows(
     Of a frame of sixty columns it is worth to name those that are needed, ``step`` among them.
     """
     chosen = has_text(frame, "metric", name) & frame["layer"].isna().to_numpy()
-    narrow = frame if columns is None else frame.loc[:, list(columns)]
+    narrow = frame if columns is None else frame[list(columns)]
     # an empty slice takes no time
     return narrow.loc[chosen].sort_values("step") if chosen.any() else narrow.iloc[:0]
 
@@ -226,7 +269,7 @@ def failures(frame: pd.DataFrame) -> pd.DataFrame:
 
 def is_finished(rows: pd.DataFrame) -> bool:
     """Return whether the rows are of a finished model, whose step 0 is not a step of a training."""
-    return bool(rows["stage"].isin([FINISHED]).all())
+    return bool(has_text(rows, "stage", FINISHED).all())
 
 
 def of_metric(rows: pd.DataFrame, metric: str, subset: str | None = None) -> pd.DataFrame:
@@ -325,7 +368,7 @@ def causality(rows: pd.DataFrame) -> bool | None:
     """Return True for a decoder, False for an encoder, None if the rows disagree or do not contain
     it.
     """
-    known = rows["causal"].dropna().unique()
+    known = values_of(rows, "causal")
     return bool(known[0]) if len(known) == 1 else None
 
 
@@ -352,7 +395,7 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
             )
     # nullable columns of some readers have NA, arithmetic needs NaN
     columns = ("depth", "value", "std", "low", "high")
-    numbers = {name: rows[name].astype(float).to_numpy() for name in columns}
+    numbers = {name: rows[name].to_numpy(float, na_value=np.nan) for name in columns}
     low, high = _bounded_intervals(rows, numbers["value"], numbers["low"], numbers["high"])
     rows = rows.assign(
         **(numbers | {"low": low, "high": high}),
@@ -361,8 +404,8 @@ def _checked(frame: pd.DataFrame, chosen: np.ndarray, cell: Sequence[str]) -> pd
         margin=(high - low) / 2,
     )
     _require_distinct(rows, list(cell))
-    finished = rows["stage"].isin([FINISHED])
-    if bool(finished.any()) and not bool(finished.all()):
+    finished = has_text(rows, "stage", FINISHED)
+    if finished.any() and not finished.all():
         raise ValueError(
             "expected the steps of a training or one finished model, got both under "
             f"{rows['run'].iloc[0]!r}; keep them as two runs"
@@ -397,11 +440,7 @@ def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
     # one number for each cell, in a tenth of the time of looking for duplicates of all
     keys = np.zeros(len(rows), np.int64)
     for name in cell:
-        texts = rows[name].array
-        is_text = isinstance(texts, pd.Categorical)
-        codes = texts.codes if is_text else pd.factorize(rows[name], use_na_sentinel=False)[0]
-        # from 0 on, a missing text among them; a categorical may have more texts than rows
-        codes = codes.astype(np.int64) + 1
+        codes = _codes(rows[name])
         keys = np.unique(keys * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
     _, of_cell, counts = np.unique(keys, return_inverse=True, return_counts=True)
     is_repeated = counts[of_cell] > 1

@@ -5,7 +5,7 @@ The stacks of a model that has several stand there like models of their own.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
@@ -26,10 +26,12 @@ from repdyn.views.tables.frames import (
     NO_CLASSES,
     causality,
     design_names,
+    distinct_rows,
     failures,
     is_finished,
     measurements,
     scalar,
+    values_of,
 )
 from repdyn.views.tables.series import MetricSeries, metric_series
 
@@ -167,15 +169,10 @@ class MeasuredRun:
         """Return the configuration as texts, those of nested settings by names such as
         ``optimizer.lr``.
         """
-        flat = (
-            pd.json_normalize(dict(self.configuration)).to_dict("records")
-            if self.configuration
-            else [{}]
-        )
-        return {
-            name: f"{value:g}" if isinstance(value, float) else str(value)
-            for name, value in flat[0].items()
-        }
+        settings = dict(_flat(self.configuration))
+        # nested ones behind the others
+        in_order = sorted(settings, key=lambda name: name not in self.configuration)
+        return {name: _setting_text(settings[name]) for name in in_order}
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -299,10 +296,9 @@ class MeasuredRun:
         """Return the numbers of vectors of each metric and subset whose values depend on it,
         ascending.
         """
-        columns = ["metric", "subset", "n_vectors"]
-        cells = self.rows.loc[:, columns].drop_duplicates().sort_values(columns)
         numbers: dict[tuple[str, str], list[int]] = {}
-        for metric, subset, number in cells.itertuples(index=False, name=None):
+        cells = distinct_rows(self.rows, ["metric", "subset", "n_vectors"])
+        for metric, subset, number in cells:
             numbers.setdefault((metric, subset), []).append(number)
         sizes = {}
         for (metric, subset), of_cell in numbers.items():
@@ -315,18 +311,16 @@ class MeasuredRun:
         return sizes
 
     @cached_property
-    def metric_settings(self) -> list[tuple[str, str]]:
+    def metric_settings(self) -> list[tuple[str, ...]]:
         """Return each metric with each of its settings, ascending."""
-        columns = ["metric", "settings"]
-        pairs = self.rows.loc[:, columns].drop_duplicates().sort_values(columns)
-        return list(pairs.itertuples(index=False, name=None))
+        return distinct_rows(self.rows, ["metric", "settings"])
 
     def loss(self, name: str) -> pd.Series:
         """Return a loss against step by the name of its scalar; empty where none is stored and for
         a finished model.
         """
         if name not in self._losses:
-            self._losses[name] = scalar(self.scalars, name).iloc[: None if not self.finished else 0]
+            self._losses[name] = scalar(self.frame, name).iloc[: None if not self.finished else 0]
         return self._losses[name]
 
     @cached_property
@@ -364,6 +358,19 @@ class MeasuredRun:
         """Return the rows of each metric at the last step it was measured at."""
         last = self.rows.groupby(["metric", "subset"], observed=True)["step"].transform("max")
         return self.rows.loc[self.rows["step"].eq(last)]
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each setting with its name, that of a nested one behind those around it."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _setting_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 Run = TypeVar("Run", bound=MeasuredRun)
@@ -444,7 +451,7 @@ def run_labels(frames: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         owner = str(rows["run"].iloc[0]).partition("/")[0]
         if any(
             origin.startswith(f"{owner}/") and "@" in origin
-            for origin in rows["checkpoint"].dropna().unique()
+            for origin in values_of(rows, "checkpoint")
         ):
             published.append(name)
     return short_names(list(frames), published)

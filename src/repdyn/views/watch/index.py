@@ -26,7 +26,7 @@ from repdyn.views.alerts import ALERT_COLUMNS
 from repdyn.views.judging import STATUSES, DescribedRun, described_rows
 from repdyn.views.judging.stores import RunKey, names_in_stores, selected_rows
 from repdyn.views.tables.frames import CLOUDS, SUBSETS, of_metric, scalar
-from repdyn.views.tables.runs import select
+from repdyn.views.tables.runs import split
 from repdyn.views.tables.series import MetricSeries, series_without_repeats, thin
 from repdyn.views.tables.style import short_subset_title
 
@@ -57,8 +57,6 @@ _COLUMNS = (
     "settings",
     "low",
     "high",
-    "n_vectors",
-    "n_unique",
     "revision",
     "same_as",
     "mixed_with",
@@ -113,10 +111,13 @@ class WatchedRun:
         """
         started, self._described = time.monotonic(), self.version
         try:
-            frames = select(self.store, [self.path.name], columns=_COLUMNS)
-            self._shown = _summary(
-                described_rows({(self.store, *key): rows for key, rows in frames.items()}).runs
-            )
+            rows = self.store.to_pandas(self.path, columns=_COLUMNS, categorical=True)
+            rows_of_runs = {
+                (self.store, self.path.name, probe): of_probe
+                for probe, of_probe in split(rows, "probe").items()
+            }
+            described = described_rows(rows_of_runs, seeds=(), paths={self.store: [self.path]})
+            self._shown = _summary(described.runs)
         except (
             ValueError
         ) as error:  # rows that cannot be judged together, such as those of two models
