@@ -56,6 +56,12 @@ _WORTH_TRYING = 1 << 31
 # those of a product that is tried, half a millisecond, and how often each is
 _TRIED = 1 << 25
 _N_TRIALS = 3
+# coordinates below which bfloat16 never left so many candidates that they cost more than it saves
+_MANY_COORDINATES = 1024
+# points of which it is tried how many it leaves, and the points of a cloud for each of them at
+# which to measure them takes as long as the product saves (benchmarks/product_choice.py)
+_N_SAMPLED = 32
+_POINTS_PER_CANDIDATE = 200
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
     Args:
         points, k, groups: as for :func:`repdyn.kernels.search.nearest_neighbours`.
     """
-    rounded = RoundedPoints(points, fastest_dtype(points), groups)
+    rounded = rounded_points(points, k, groups)
     n = len(points)
     lists = _CandidateLists(rounded, k)
     for rows, columns in _tiles(rounded.n_padded):
@@ -121,6 +127,30 @@ def find_candidates(points: Tensor, k: int, groups: Tensor | None = None) -> Can
         complete=complete,
         rounded=rounded,
     )
+
+
+def rounded_points(points: Tensor, k: int, groups: Tensor | None) -> RoundedPoints:
+    """Return the points in the dtype by which their search takes least: of the faster product, but
+    float32 where bfloat16 would leave so many candidates that measuring them takes longer.
+
+    On a CPU a few points of a cloud of many coordinates tell, of which isotropic ones have many
+    pairs of about the same distance.
+    """
+    n, dim = points.shape
+    rounded = RoundedPoints(points, fastest_dtype(points), groups)
+    is_float32 = rounded.right.dtype == torch.float32
+    is_cheap = dim < _MANY_COORDINATES or n * n * dim < _WORTH_TRYING
+    if is_float32 or is_cheap or points.device.type != "cpu":
+        return rounded
+    lists = _CandidateLists(rounded, k)
+    sampled = slice(0, _N_SAMPLED)
+    every = slice(0, rounded.n_padded)
+    lists.update(rounded.scores(sampled, every).T, points=sampled, others=every)
+    # groups with a candidate, which are also known of points that were abandoned
+    n_left = float(lists.n_close[sampled].double().mean())
+    if n_left * _POINTS_PER_CANDIDATE <= n:
+        return rounded
+    return RoundedPoints(points, torch.float32, groups)
 
 
 def _tiles(n: int) -> Iterator[tuple[slice, slice]]:

@@ -156,9 +156,14 @@ class Cost:
             f"repdyn: a measurement takes {measurement:.3g} s, as long as {in_steps:,.0f} "
             "training steps"
         )
+        if self.schedule.at_checkpoints:
+            return text  # how many there will be is up to the trainer
         if self.n_steps:
             n_training = self.n_steps
             n_measurements = self.schedule.count(self.n_steps)
+            # the end of a training is measured whatever the schedule
+            if self.n_steps not in self.schedule:
+                n_measurements += 1
         elif self.schedule.every:
             # of a training of unknown length: one measurement in each interval
             n_training = self.schedule.every

@@ -58,6 +58,25 @@ def test_the_forecast_is_said_once(clock, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("schedule", "share"),
+    [
+        (Schedule(every=10), "; as scheduled, about 69% of the training"),
+        (Schedule(every=1000), "; as scheduled, about 29% of the training"),
+        (Schedule(at_checkpoints=True), ""),
+    ],
+    ids=["every 10 steps", "the ends alone", "checkpoints"],
+)
+def test_the_share_counts_the_measurement_at_the_end(schedule, share, clock, capsys):
+    """It was that of a training without it, and 0% where the trainer's checkpoints are measured."""
+    costs = Cost(0.9, schedule, n_steps=98)
+    measured(costs, clock, 2.0)
+    for step in range(1, 12):
+        clock[0] += 0.1
+        costs.count_step(step)
+    assert capsys.readouterr().err.strip().endswith(f"as long as 20 training steps{share}")
+
+
 def test_work_inside_work_is_counted_once(clock):
     costs = Cost(None, Schedule(every=1))
     with costs.counted():
