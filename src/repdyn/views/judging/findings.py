@@ -393,13 +393,7 @@ def _judged(runs: Sequence[JudgedRun]) -> list[Finding]:
     if len(runs) > 1:
         rows = _shared_cells(rows)
         failures = [f"{len(failures)} of {len(runs)} seeds: {why}" for why in failures]
-
-    @cache
-    def series_of_runs(metric: str, subset: str, first_layer: int) -> list[MetricSeries]:
-        of_runs = [series_of(of_run, metric, subset) for of_run in rows]
-        if not all(series.steps for series in of_runs):
-            raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
-        return [series.from_layer(first_layer) for series in of_runs]
+    series_of_runs = _series_of_runs(rows)
 
     def verdict_on(
         judge: _Judge, metric: str, subset: str, first_layer: int
@@ -442,6 +436,22 @@ def _judged(runs: Sequence[JudgedRun]) -> list[Finding]:
                 )
             )
     return judged
+
+
+def _series_of_runs(
+    runs: Sequence[pd.DataFrame],
+) -> Callable[[str, str, int], list[MetricSeries]]:
+    """Return a function that gives the series of all runs by metric, subset and first layer, each
+    made once: several criteria are about the same series."""
+
+    @cache
+    def series_of_runs(metric: str, subset: str, first_layer: int) -> list[MetricSeries]:
+        of_runs = [series_of(rows, metric, subset) for rows in runs]
+        if not all(series.steps for series in of_runs):
+            raise CannotBeJudgedError(f"{metric} was not measured on {subset}")
+        return [series.from_layer(first_layer) for series in of_runs]
+
+    return series_of_runs
 
 
 def _judged_rows(frame: pd.DataFrame) -> pd.DataFrame:

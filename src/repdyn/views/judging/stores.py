@@ -119,9 +119,7 @@ def described_rows(
         raise ValueError(_nothing_measured(frames.values()))
     labels = run_labels(measured)
     keys = {name: key for key, name in names.items()}
-    if paths is None:
-        paths = {store: store.paths() for store in dict.fromkeys(key[0] for key in rows_of_runs)}
-    path_of = {(store, path.name): path for store in paths for path in paths[store]}
+    path_of = _paths_by_name(rows_of_runs, paths)
 
     def stacks(name: str, rows: pd.DataFrame) -> list[DescribedRun]:
         store, run, _ = keys[name]
@@ -139,6 +137,15 @@ def described_rows(
         if seeds is not None:  # patterns of the user's that do not fit
             raise
         return DescribedRuns(runs, frames, not_seeds=str(error))
+
+
+def _paths_by_name(
+    rows_of_runs: Iterable[RunKey], paths: Mapping[Store, Sequence[RunPath]] | None
+) -> dict[tuple[Store, str], RunPath]:
+    """Return the histories of stores by their names, which are looked up where none are given."""
+    if paths is None:
+        paths = {store: store.paths() for store in dict.fromkeys(key[0] for key in rows_of_runs)}
+    return {(store, path.name): path for store in paths for path in paths[store]}
 
 
 def insights(

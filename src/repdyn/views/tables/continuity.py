@@ -123,9 +123,7 @@ def repeated_layers(rows: pd.DataFrame) -> dict[int, int]:
         is_anisotropy = np.array([metric == "anisotropy" for metric, _ in column_of_pair], bool)
         is_close = np.isclose(by_layer[:-1], by_layer[1:], rtol=SAME, atol=0.0, equal_nan=True)
         is_same = is_close.all(axis=1) & (np.diff(layers) == 1)
-        for place in np.flatnonzero(is_same).tolist():
-            layer = int(layers[place + 1])
-            values = by_layer[place + 1]
+        for values, layer in zip(by_layer[1:][is_same], layers[1:][is_same].tolist(), strict=True):
             is_line = values[is_anisotropy].max(initial=0.0) > LINE
             not_whole = np.extract(values % 1 > 0, values)
             if not is_line and len(np.unique(not_whole)) > 1:
