@@ -127,3 +127,19 @@ def test_a_chain_of_near_duplicates_is_one_point(length: int, grouped: bool):
     apart = gride(x[expected], k=16).item()
     assert gride(x, k=16).item() == pytest.approx(apart, rel=1e-9)
     assert apart == pytest.approx(gride(clean(torch.float64), k=16).item(), rel=0.02)
+
+
+@pytest.mark.parametrize("on_a_device", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_few_huge_points_make_no_duplicates_of_the_others(dtype, on_a_device, monkeypatch):
+    """About a mean that they drag away, the others were equal in float32: a dimension of 7 for 40,
+    and only without an accelerator.
+    """
+    monkeypatch.setattr(Cloud, "is_on_accelerator", on_a_device)
+    generator = torch.Generator().manual_seed(0)
+    most = 1e-20 * torch.randn(400, 64, dtype=dtype, generator=generator)
+    huge = 1e18 * torch.randn(100, 64, dtype=dtype, generator=generator)
+    cloud = Cloud(torch.cat([most, huge]))
+    distances = (most.double() - most.double().mean(0)).norm(dim=1).sort().values
+    assert radius(cloud) == pytest.approx(distances[250].item(), rel=0.05)
+    assert len(resolved(cloud)[1]) == 500

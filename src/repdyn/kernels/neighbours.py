@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from repdyn.kernels import few_launches
-from repdyn.kernels.cloud import RESOLUTION, Cloud, Distinct, row_chunks
+from repdyn.kernels.cloud import RESOLUTION, Cloud, Distinct, Frame, row_chunks, sample
 from repdyn.kernels.kernel import UndefinedError, in_full_precision
 from repdyn.kernels.search import (
     MOST_BY_CANDIDATES,
@@ -249,7 +249,9 @@ def _survey_neighbours(cloud: Cloud) -> None:
     if groups is not None and largest > 1:
         pairs.append(searched.pairs_in_groups(largest))
     by_origin = _by_origin(distances[:, 0], pairs)
-    distance = _median_distance(searched.rounded)
+    is_wide = points.dtype == torch.float64
+    about_median = _about_median(points, cloud.scale) if is_wide else searched.rounded
+    distance = _median_distance(about_median)
     del searched
     limit = RESOLUTION[cloud.x.dtype] * distance / cloud.scale
     is_close = (torch.minimum(*by_origin) < limit).any()
@@ -287,10 +289,19 @@ def _by_origin(
 def radius(cloud: Cloud) -> float:
     """Return the median distance of the distinct points from their centre: from the mean of all of
     them, then three times from the mean of the nearer half."""
-    points = (
-        cloud.centred if cloud.n_unique == cloud.n_vectors else cloud.centred[cloud.distinct.first]
-    )
+    points = _about_median(cloud.distinct.points, cloud.scale)
     return _median_distance(points).item() / cloud.scale
+
+
+def _about_median(points: Tensor, scale: float) -> Tensor:
+    """Return points times ``scale``, about the median of a sample in each coordinate: float64 for
+    float64 points, otherwise float32.
+
+    Most points are near it whatever a few huge ones do, so that rounding costs them no digits.
+    """
+    frame = Frame(scale, sample(points).double().mul(scale).median(0).values)
+    dtype = torch.float64 if points.dtype == torch.float64 else torch.float32
+    return torch.cat([frame.transform(rows).to(dtype) for rows in row_chunks(points)])
 
 
 def _median_distance(points: Tensor) -> Tensor:
