@@ -83,7 +83,7 @@ def distinct_rows(rows: pd.DataFrame, columns: Sequence[str]) -> list[tuple[Any,
     """
     keys = np.zeros(len(rows), np.int64)
     for name in columns:
-        codes = _codes(rows[name])
+        codes = _codes(pd.Series(rows[name]))
         keys = np.unique(keys * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
     places = np.unique(keys, return_index=True)[1]
     distinct = zip(*(rows[name].array.take(places).tolist() for name in columns), strict=True)
@@ -440,7 +440,7 @@ def _require_distinct(rows: pd.DataFrame, cell: list[str]) -> None:
     # one number for each cell, in a tenth of the time of looking for duplicates of all
     keys = np.zeros(len(rows), np.int64)
     for name in cell:
-        codes = _codes(rows[name])
+        codes = _codes(pd.Series(rows[name]))
         keys = np.unique(keys * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
     _, of_cell, counts = np.unique(keys, return_inverse=True, return_counts=True)
     is_repeated = counts[of_cell] > 1
