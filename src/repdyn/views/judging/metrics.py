@@ -528,7 +528,7 @@ def window_statements(rows: pd.DataFrame) -> Iterator[Insight]:
     whether ever more.
     """
     are_counted = rows["own_window_excluded"].eq(False) & rows["same_window_share"].notna()
-    if not are_counted.any():
+    if not bool(are_counted.any()):
         return
     shares = rows.loc[are_counted, ["step", "metric", "same_window_share"]]
     highest = shares.groupby("step")["same_window_share"].max()

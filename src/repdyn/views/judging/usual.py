@@ -315,7 +315,7 @@ def _comparable_ranges(
     is_of_series = has_text(rows, "metric", series.metric) & has_text(rows, "subset", series.subset)
     is_in_middle = (rows["step"].eq(step) & rows["layer"].isin(layers)).to_numpy(bool)
     columns = ["settings", "n_vectors", "design"]
-    described = rows[columns].take(np.flatnonzero(is_of_series & is_in_middle))
+    described = rows.loc[:, columns].iloc[np.flatnonzero(is_of_series & is_in_middle)]
     facts = [fact for fact in distinct_rows(described, columns) if not pd.isna(list(fact)).any()]
     if len(facts) != 1:  # also of rows from before the design was stored
         return [], ""
