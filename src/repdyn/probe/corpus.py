@@ -218,7 +218,7 @@ def _records(name: str, options: Mapping[str, str]) -> Iterable[dict[str, Any]]:
     form = next((_RECORDS[ending] for ending in endings if ending in _RECORDS), None)
     if form is None or not path.is_file():
         return load_dataset(name, options.get("config"), split=options["split"], streaming=True)
-    separator = {"sep": "\t"} if ".tsv" in endings else {}
+    separator: dict[str, Any] = {"sep": "\t"} if ".tsv" in endings else {}
     return load_dataset(form, data_files=str(path), split="train", streaming=True, **separator)
 
 
