@@ -105,7 +105,7 @@ def described_rows(
     """Return runs from the rows of each on one probe, scalars and failures among them, with the
     rules of their alerts and the baselines that they are compared with.
 
-    ``paths`` are the histories of the runs in each store, if they are known already: a store looks
+    ``paths`` are the paths of the runs in each store, if they are known already: a store looks
     through all of its folders for them.
 
     A ValueError says that none has a measurement, or that ``seeds`` do not fit.
@@ -142,7 +142,7 @@ def described_rows(
 def _paths_by_name(
     rows_of_runs: Iterable[RunKey], paths: Mapping[Store, Sequence[RunPath]] | None
 ) -> dict[tuple[Store, str], RunPath]:
-    """Return the histories of stores by their names, which are looked up where none are given."""
+    """Return the paths of stores by their names, which are looked up where none are given."""
     if paths is None:
         paths = {store: store.paths() for store in dict.fromkeys(key[0] for key in rows_of_runs)}
     return {(store, path.name): path for store in paths for path in paths[store]}
