@@ -1,5 +1,7 @@
 """The weights of a block, their gradients and what a training step changes."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,10 +29,12 @@ def weight_norm(x: Tensor) -> Tensor:
     """
     # summed in float64 without a copy of that type
     norm = torch.linalg.vector_norm(x.flatten(), dtype=torch.float64)
-    if not _SMALLEST < norm.item() < _LARGEST and x.any():
+    size = norm.item()
+    if not _SMALLEST < size < _LARGEST and x.any():
         largest = x.abs().amax().double()
         norm = torch.linalg.vector_norm(x.flatten() / largest, dtype=torch.float64) * largest
-    if not bool(norm.isfinite()):
+        size = norm.item()
+    if not math.isfinite(size):
         raise UndefinedError("not all weights or gradients are finite", "not_finite")
     return norm
 

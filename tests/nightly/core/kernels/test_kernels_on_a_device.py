@@ -166,7 +166,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., tuple], tuple[int, int]
     "sequence_entropy": (of_sequences(kernels.sequence_entropy), one, (3, 3)),
     "sink_rate": (kernels.sink_rate, weights, (1, 1)),
     "step_length": (kernels.step_length, two, (2, 2)),
-    "svcca": (kernels.svcca, two, (10, 10)),
+    # of each cloud, whether rounding would choose the last direction
+    "svcca": (kernels.svcca, two, (12, 12)),
     "token_cosine": (on_vocabulary(kernels.token_cosine), tokens, (5, 5)),
     "token_distance": (on_vocabulary(kernels.token_distance), tokens, (5, 5)),
     "token_imbalance": (lambda x, ids: kernels.token_imbalance(x, ids), with_ids, (17, 21)),

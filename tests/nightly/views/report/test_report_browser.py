@@ -126,7 +126,7 @@ def test_the_slider_moves_the_profile_and_says_where_it_is(opened, store):
     values = profiles(store, "small")
     np.testing.assert_allclose(trace(watched, "profile", "value"), values[64], rtol=1e-6)
     slider = watched.page.locator("#step")
-    assert slider.get_attribute("aria-valuetext") == "step 64, 64K tokens (5 of 5)"
+    assert slider.get_attribute("aria-valuetext") == "step 64, 64k tokens (5 of 5)"
     slider.focus()
     for _ in range(2):
         watched.page.keyboard.press("ArrowLeft")
@@ -135,9 +135,9 @@ def test_the_slider_moves_the_profile_and_says_where_it_is(opened, store):
     # sqrt(2 / 8)
     upper = trace(watched, "profile", "band")[: len(values)]
     np.testing.assert_allclose(upper, values[4] * (1 + 0.01 * 2.364624 / 2), rtol=1e-6)
-    assert slider.get_attribute("aria-valuetext") == "step 4, 4K tokens (3 of 5)"
+    assert slider.get_attribute("aria-valuetext") == "step 4, 4k tokens (3 of 5)"
     assert (
-        watched.page.locator("#step-text").text_content().startswith("step 4, 4K tokens: lowest ")
+        watched.page.locator("#step-text").text_content().startswith("step 4, 4k tokens: lowest ")
     )
     assert state(watched)["step"] == "4"
     watched.page.wait_for_timeout(300)
