@@ -200,5 +200,6 @@ def test_interrupted_and_completed_by_the_same_command(
 def assert_equal_values(swept: Store, other: Store) -> None:
     columns = ["step", "layer", "metric", "subset", "value", "checkpoint"]
     first, second = (store.to_pandas().query("layer.notna()")[columns] for store in (swept, other))
-    assert len(first) == 6 * 3 * 3
+    # checkpoints, layers, and both metrics on two subsets each
+    assert len(first) == 6 * 3 * 4
     assert first.reset_index(drop=True).equals(second.reset_index(drop=True))
