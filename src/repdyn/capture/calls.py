@@ -56,7 +56,8 @@ def call_with_tokens(
     those of the last position alone, where it can. ``mask_by_name`` is the mask of a forward that
     calls it otherwise.
     """
-    parameters, takes_any, required = accepted_by(model)
+    accepted = accepted_by(model)
+    parameters, takes_any, required = accepted
     takes_mask = takes_any or "attention_mask" in parameters
     if not (takes_mask or mask_by_name) and bool((batch.attention_mask == 0).any()):
         raise ValueError(
@@ -77,14 +78,26 @@ def call_with_tokens(
         if "decoder_attention_mask" in parameters:
             arguments["decoder_attention_mask"] = batch.attention_mask
     arguments |= mask_by_name or {}
-    first = next(iter(parameters.values()))
-    if "input_ids" not in parameters and first.kind is first.POSITIONAL_OR_KEYWORD:
+    keyword = _keyword_of_ids(accepted, arguments)
+    if keyword is None:
         return model(batch.input_ids, **arguments)
-    lacking = [name for name in required if name not in arguments]
-    is_named = len(lacking) == 1 and parameters[lacking[0]].kind is first.KEYWORD_ONLY
-    if "input_ids" not in parameters and is_named:
-        return model(**{lacking[0]: batch.input_ids}, **arguments)
-    return model(input_ids=batch.input_ids, **arguments)
+    return model(**{keyword: batch.input_ids}, **arguments)
+
+
+def _keyword_of_ids(accepted: Accepted, arguments: Collection[str]) -> str | None:
+    """Return the keyword by which a forward takes the token ids, beside the other arguments; None
+    where it takes them by position.
+    """
+    parameters = accepted.parameters
+    if "input_ids" in parameters:
+        return "input_ids"
+    first = next(iter(parameters.values()))
+    if first.kind is first.POSITIONAL_OR_KEYWORD:
+        return None
+    lacking = [name for name in accepted.required if name not in arguments]
+    if len(lacking) == 1 and parameters[lacking[0]].kind is first.KEYWORD_ONLY:
+        return lacking[0]
+    return "input_ids"
 
 
 def _required_arguments(batch: ProbeBatch, required: Collection[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _Layer: TypeAlias = tuple[str | None, int]
 
 @dataclass(frozen=True)
 class QueriesAndKeys:
-    """What the attention of one block compares."""
+    """Holds the queries and keys of the attention of one block."""
 
     queries: Tensor
     """(n_sampled, n_heads * dim), rows as in ``States.rows_of``, head after head."""

@@ -17,7 +17,7 @@ found in steps, each of which can fail and hand over to the next:
 
 On an accelerator :func:`_from_matrix` takes the place of the first three. A residual proves that
 there is an eigenvalue, not that it is the largest. It is where it makes up half of the trace; else
-:func:`_largest_beside` looks for a larger one at right angles to its direction.
+:func:`_largest_orthogonal` looks for a larger one at right angles to its direction.
 """
 
 from __future__ import annotations
@@ -330,15 +330,15 @@ def _is_largest(
     along: Tensor, trace: Tensor, multiply: Callable[[Tensor], Tensor], direction: Tensor
 ) -> bool:
     """Return whether no eigenvalue is larger than the one along ``direction``: for certain where it
-    is more than half of the trace, as far as :func:`_largest_beside` sees where it is not.
+    is more than half of the trace, as far as :func:`_largest_orthogonal` sees where it is not.
     """
     if 2 * along > trace:
         return True
-    return bool(_largest_beside(multiply, direction) <= along * (1 + _MAX_RESIDUAL))
+    return bool(_largest_orthogonal(multiply, direction) <= along * (1 + _MAX_RESIDUAL))
 
 
-def _largest_beside(multiply: Callable[[Tensor], Tensor], direction: Tensor) -> Tensor:
-    """Return about the largest eigenvalue at right angles to an eigenvector, never more than that.
+def _largest_orthogonal(multiply: Callable[[Tensor], Tensor], direction: Tensor) -> Tensor:
+    """Estimate the largest eigenvalue orthogonal to an eigenvector, from below.
 
     The start of the iteration may lack the leading direction: that of a massive activation, a
     single coordinate of a few points, is no point's of the sample, and one coordinate in some

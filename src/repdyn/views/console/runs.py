@@ -280,7 +280,7 @@ def print_summary(
         layer_table(curves, sparklines=not console.options.ascii_only),
         Text(),
         *_lines([f"also measured: {_some(keys[MAX_CURVES:])}" if keys[MAX_CURVES:] else None]),
-        *_told_alerts(run),
+        *_alert_texts(run),
         *_lines(_reasons(run), style="yellow"),
         *_lines([failure_line(run.frame), copies_line(run.frame)], "warning: ", "yellow"),
         *_lines([cost_line(run.frame), _overhead(tracking_seconds, total_seconds)]),
@@ -299,9 +299,12 @@ def _heading(run: DescribedRun) -> Iterator[Text]:
     yield Text()
 
 
-def _told_alerts(run: DescribedRun) -> Iterator[Text]:
-    """Yield the first alerts, and the number of the others. Alerts of the first steps, which each
-    sound training has, are no cause for alarm: they are counted alone."""
+def _alert_texts(run: DescribedRun) -> Iterator[Text]:
+    """Yield the first alerts of a run, and the number of further ones.
+
+    A run that is neither watched nor failed yields their number alone: sound trainings raise alerts
+    in their first steps.
+    """
     lines = alert_lines(run.alerts, finished=run.finished)
     is_alarming = run.insights.status in {"watch", "failed"}
     told = lines[:_MAX_ALERTS] if is_alarming else []

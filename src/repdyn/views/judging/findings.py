@@ -328,7 +328,7 @@ class Finding:
 
 
 class JudgedRun:
-    """What the findings are judged on of one run, or of one stack if its model has several.
+    """Holds the data of one run, or of one stack of its model, by which findings are judged.
 
     The training losses among its rows decide whether the training failed, the learning rates when
     its warm-up ended.

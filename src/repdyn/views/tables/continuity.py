@@ -39,7 +39,9 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     """
     is_measured = (rows["compared_to"].isna() & rows["value"].notna()).to_numpy(bool)
     step_of_row = rows["step"].to_numpy(int)
-    alike = _alike_in_extremes(step_of_row[is_measured], rows["value"].to_numpy(float)[is_measured])
+    alike = _steps_of_equal_extremes(
+        step_of_row[is_measured], rows["value"].to_numpy(float)[is_measured]
+    )
     if not alike:
         return []
     # the other columns would be copied with each selection of rows
@@ -53,9 +55,12 @@ def repeated_values(rows: pd.DataFrame) -> list[tuple[int, ...]]:
     return [tuple(steps) for steps in groups.values() if len(steps) > 1]
 
 
-def _alike_in_extremes(steps: np.ndarray, values: np.ndarray) -> list[int]:
-    """Return the steps that have as many values, the lowest and the highest of them the same, as
-    another step: a quick look, since most steps differ from all others."""
+def _steps_of_equal_extremes(steps: np.ndarray, values: np.ndarray) -> list[int]:
+    """Return the steps that agree with another step in the number of values, the lowest and the
+    highest.
+
+    Only these can be equal in all values, and most steps are ruled out by it.
+    """
     by_step = np.argsort(steps, kind="stable")
     distinct, starts, sizes = np.unique(steps[by_step], return_index=True, return_counts=True)
     if len(distinct) < 2:

@@ -219,8 +219,8 @@ def table_page(paths: Sequence[str]) -> str:
     )
 
 
-class Shown(NamedTuple):
-    """What the page of some runs shows, and where it gets what is new."""
+class ReportContent(NamedTuple):
+    """Holds the data that the report of some runs shows, and how it follows them."""
 
     stores: list[Store]
     data: DescribedRuns
@@ -249,7 +249,7 @@ def report_data(index: Index, keys: Sequence[str], root: str) -> Response:
     return shown if isinstance(shown, Response) else JSONResponse(page_data(shown.data, shown.live))
 
 
-def _shown(index: Index, keys: Sequence[str], root: str) -> Shown | Response:
+def _shown(index: Index, keys: Sequence[str], root: str) -> ReportContent | Response:
     """Return what a page of runs shows, or the answer that there is nothing to show."""
     if not keys:
         return PlainTextResponse("expected runs, got none; check some in the table", 400)
@@ -267,7 +267,9 @@ def _shown(index: Index, keys: Sequence[str], root: str) -> Shown | Response:
     live = Followed(
         events=f"{root}events?{query}", data=f"{root}data?{query}{below}", versions=versions
     )
-    return Shown(stores=list(dict.fromkeys(store for store, *_ in rows)), data=data, live=live)
+    return ReportContent(
+        stores=list(dict.fromkeys(store for store, *_ in rows)), data=data, live=live
+    )
 
 
 def serve(
